@@ -233,6 +233,9 @@ pub(crate) enum DsCommand {
         /// these addresses, whose device is not mounted then
         #[arg(long)]
         once: bool,
+        /// Its class, as `sluice ds class` gives it: only directories whose policy names that place files there [default: none]
+        #[arg(long, value_name = "CLASS", value_parser = crate::servers::class::name)]
+        class: Option<String>,
         /// For scripts
         #[arg(long)]
         json: bool,
@@ -245,6 +248,8 @@ pub(crate) enum DsCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Show or set the class of a data server, a name such as `archive`: directories choose one with `sluice policy --class`
+    Class(crate::servers::class::Options),
     /// Succeed if the data server at ADDRESS serves its clients; for probes. It needs no key unless TLS is demanded there
     Ready {
         #[arg(value_name = "ADDRESS", default_value = "127.0.0.1:2050")]
@@ -596,6 +601,9 @@ pub(crate) struct Policy {
     /// Files made from now on are kept in the metadata up to this size: `16KiB`, at most `64KiB`, or `off`
     #[arg(long, value_name = "SIZE")]
     pub(crate) inline: Option<String>,
+    /// Files made from now on are placed on data servers of this class, or of `none` (`sluice ds class`)
+    #[arg(long, value_name = "CLASS", value_parser = crate::servers::class::name_or_none)]
+    pub(crate) class: Option<String>,
     #[command(flatten)]
     pub(crate) reach: Reach,
     /// For scripts

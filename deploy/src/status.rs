@@ -13,7 +13,7 @@ use sluice_xdr::control::{
 use crate::clients::printable;
 use crate::quotas::{self, notices};
 use crate::reach::Admin;
-use crate::servers::balance;
+use crate::servers::{balance, class};
 use crate::{cli, why};
 
 /// What was proxied longer ago than so many seconds is no reason to warn any more.
@@ -44,17 +44,26 @@ pub(crate) async fn run(options: cli::Status) -> Result<()> {
     let proxied = why::proxied(&admin).await;
     let exceeded = notices::exceeded(&admin).await;
     let balanced = balance::last(&admin).await;
+    let classes = class::all(&admin).await;
+    let totals = class::totals(&status.data_servers, &classes);
     if options.json {
         let mut all = to_json(&status, room.as_ref(), &proxied, &exceeded);
+        all["data_servers"] = status.data_servers.iter().map(|server| classed(server, &classes)).collect();
+        all["classes"] = totals.iter().map(class::Total::to_json).collect();
         all["balance"] = balanced.as_ref().map(balance::to_json).into();
         say!("{}", serde_json::to_string_pretty(&all)?);
     } else {
-        show(&status, room.as_ref());
+        show(&status, room.as_ref(), &classes);
+        if !totals.is_empty() {
+            say!();
+            class::show_totals(&totals);
+        }
         if let Some(notice) = balance::notice(balanced.as_ref()) {
             say!("\n{notice}");
         }
         let mut warnings = warnings(&status, &proxied);
         warnings.extend(notices::used_up(&exceeded).map(|line| format!("warning: {line}")));
+        warnings.extend(class::warnings(&totals));
         if !warnings.is_empty() {
             say!();
             warnings.iter().for_each(|warning| say!("{warning}"));
@@ -72,11 +81,14 @@ pub(crate) async fn policy(options: cli::Policy) -> Result<()> {
             ADMIN_POLICY_res::Default(_, reason) => bail!("{}: {}", options.path, text(&reason)),
         }
     };
-    let wanted = match (options.policy.clone(), &options.inline) {
-        (policy, None) => policy.unwrap_or_default(),
-        (Some(policy), Some(limit)) => with_inline(&policy, limit),
-        (None, Some(limit)) => with_inline(&ask(String::new()).await?, limit),
+    let parts = [("inline", &options.inline), ("class", &options.class)];
+    let parts = || parts.iter().filter_map(|(what, value)| Some((*what, value.as_deref()?)));
+    let wanted = match options.policy.clone() {
+        Some(policy) => policy,
+        None if parts().next().is_some() => ask(String::new()).await?,
+        None => String::new(),
     };
+    let wanted = parts().fold(wanted, |policy, (what, value)| with(&policy, what, value));
     let policy = ask(wanted).await?;
     if options.json {
         say!("{}", json!({ "path": options.path, "policy": policy }));
@@ -86,10 +98,11 @@ pub(crate) async fn policy(options: cli::Policy) -> Result<()> {
     Ok(())
 }
 
-/// A policy with another limit for files that are kept in the metadata.
-fn with_inline(policy: &str, limit: &str) -> String {
-    let kept = policy.split(',').filter(|part| !part.starts_with("inline="));
-    kept.chain([format!("inline={limit}").as_str()]).collect::<Vec<_>>().join(",")
+/// A policy with another limit for files that are kept in the metadata, or another class.
+fn with(policy: &str, what: &str, value: &str) -> String {
+    let is_it = |part: &&str| part.split_once('=').is_some_and(|(name, _)| name == what);
+    let kept = policy.split(',').filter(|part| !is_it(part));
+    kept.chain([format!("{what}={value}").as_str()]).collect::<Vec<_>>().join(",")
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
@@ -219,11 +232,17 @@ pub(crate) fn server_json(server: &ctl_data_server_status) -> serde_json::Value 
     })
 }
 
+fn classed(server: &ctl_data_server_status, classes: &BTreeMap<u32, String>) -> serde_json::Value {
+    let mut all = server_json(server);
+    all["class"] = classes.get(&server.id).cloned().into();
+    all
+}
+
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn show(status: &ADMIN_STATUS_resok, room: Option<&ADMIN_ROOM_resok>) {
+fn show(status: &ADMIN_STATUS_resok, room: Option<&ADMIN_ROOM_resok>, classes: &BTreeMap<u32, String>) {
     say!(
         "metadata server {}  up {}  {} files, {} used{}",
         text(&status.listen),
@@ -260,11 +279,13 @@ fn show(status: &ADMIN_STATUS_resok, room: Option<&ADMIN_ROOM_resok>) {
         );
     }
     say!();
-    let mut rows = vec![["DS", "ADDRESS", "HEALTH", "USED", "FREE", "READ", "WRITTEN"].map(str::to_owned)];
+    let mut rows =
+        vec![["DS", "CLASS", "ADDRESS", "HEALTH", "USED", "FREE", "READ", "WRITTEN"].map(str::to_owned)];
     rows.extend(status.data_servers.iter().map(|ds| {
         let state = text(&ds.state);
         [
             ds.id.to_string(),
+            classes.get(&ds.id).cloned().unwrap_or_else(|| "-".to_owned()),
             address(ds),
             if state.is_empty() { health(ds).to_owned() } else { state },
             size(ds.capacity.used_bytes),
@@ -273,7 +294,8 @@ fn show(status: &ADMIN_STATUS_resok, room: Option<&ADMIN_ROOM_resok>) {
             size(ds.counters.bytes_written),
         ]
     }));
-    table(&rows);
+    // Most have no classes.
+    table_but(&rows, Some(1).filter(|_| classes.is_empty()));
     say!();
     let mut rows =
         vec![["CLIENT", "KERNEL", "NFS", "STATE", "OPENS", "LAYOUTS", "PROXIED"].map(str::to_owned)];
@@ -314,14 +336,29 @@ pub(crate) fn table<const N: usize>(rows: &[[String; N]]) {
 
 /// The same, of a table that comes in parts: a column is never narrower than before.
 pub(crate) fn columns<const N: usize>(rows: &[[String; N]], widths: &mut [usize; N]) {
+    fit(rows, widths);
+    lines(rows, widths, None);
+}
+
+/// A table without a column, if there is one in which there is nothing to be seen.
+pub(crate) fn table_but<const N: usize>(rows: &[[String; N]], left_out: Option<usize>) {
+    let mut widths = [0; N];
+    fit(rows, &mut widths);
+    lines(rows, &widths, left_out);
+}
+
+fn fit<const N: usize>(rows: &[[String; N]], widths: &mut [usize; N]) {
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);
         }
     }
+}
+
+fn lines<const N: usize>(rows: &[[String; N]], widths: &[usize; N], left_out: Option<usize>) {
     for row in rows {
-        let cells: Vec<String> =
-            row.iter().zip(widths.iter()).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let cells = row.iter().zip(widths).enumerate().filter(|(at, _)| Some(*at) != left_out);
+        let cells: Vec<String> = cells.map(|(_, (cell, width))| format!("{cell:<width$}")).collect();
         say!("{}", cells.join("  ").trim_end());
     }
 }
@@ -349,6 +386,13 @@ pub(crate) fn duration(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_asked_for_beside_a_policy_takes_the_place_of_what_it_said() {
+        assert_eq!(with("default", "class", "archive"), "default,class=archive");
+        assert_eq!(with("small,inline=16KiB,class=nvme", "class", "none"), "small,inline=16KiB,class=none");
+        assert_eq!(with("small,inline=16KiB,class=nvme", "inline", "off"), "small,class=nvme,inline=off");
+    }
 
     #[test]
     fn who_runs_another_version_is_named() {

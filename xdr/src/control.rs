@@ -4614,6 +4614,131 @@ impl Decode for ADMIN_REMOVE_res {
     }
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_class_of {
+    pub id: u32,
+    /// "": none
+    pub class: ctl_string,
+}
+
+impl Encode for ctl_class_of {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        w.opaque(&self.class, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ctl_class_of {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { id: r.u32()?, class: r.opaque(CTL_STRING_MAX)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_CLASSES_resok {
+    pub servers: Vec<ctl_class_of>,
+}
+
+impl Encode for ADMIN_CLASSES_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.servers, CTL_LIST_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_CLASSES_resok {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { servers: r.array(CTL_LIST_MAX, 8, ctl_class_of::decode)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_CLASS_args {
+    pub id: u32,
+    /// "": none from now on
+    pub class: ctl_string,
+}
+
+impl Encode for ADMIN_CLASS_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        w.opaque(&self.class, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ADMIN_CLASS_args {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { id: r.u32()?, class: r.opaque(CTL_STRING_MAX)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_CLASS_resok {
+    /// "": none
+    pub before: ctl_string,
+    /// data servers in use that are of that class, or of none, as this one was
+    pub left: u32,
+}
+
+impl Encode for ADMIN_CLASS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.before, CTL_STRING_MAX);
+        w.u32(self.left);
+    }
+}
+
+impl Decode for ADMIN_CLASS_resok {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { before: r.opaque(CTL_STRING_MAX)?, left: r.u32()? })
+    }
+}
+
+/// CTL_ERR_AGAIN: it is not known whether it was done; ask again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_CLASS_res {
+    CTL_OK(ADMIN_CLASS_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_CLASS_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_CLASS_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_CLASS_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_CLASS_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ADMIN_SCRUB_args {
     /// 0: every data server
@@ -6634,3 +6759,5 @@ pub const ADMIN_MIRRORS: u32 = 34;
 pub const ADMIN_SEC_EXPORTS: u32 = 35;
 pub const ADMIN_SEC_EXPORT: u32 = 36;
 pub const ADMIN_ACCEPT_OLDER: u32 = 37;
+pub const ADMIN_CLASSES: u32 = 44;
+pub const ADMIN_CLASS: u32 = 45;

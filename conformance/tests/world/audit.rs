@@ -18,7 +18,7 @@ use crate::pattern;
 use crate::rot::{scrub, with_checksums};
 use crate::stage::{World, simulate_with};
 
-const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
 const ONCE: LayoutPolicy = LayoutPolicy { mirrors: 1, ..TWICE };
 
 pub(crate) async fn page(world: &World, id: u32, after: ctl_data_file) -> ADMIN_AUDIT_res {

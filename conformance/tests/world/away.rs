@@ -14,7 +14,7 @@ use crate::mirrors::{Writer, home};
 use crate::stage::{World, simulate_tuned, simulate_with};
 use crate::{NEW, OLD, pattern};
 
-const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
 const ONCE: LayoutPolicy = LayoutPolicy { mirrors: 1, ..TWICE };
 const SIZE: usize = 300_000;
 

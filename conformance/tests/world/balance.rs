@@ -22,7 +22,7 @@ const SIZE: usize = 512 << 10;
 const TOLERANCE: u32 = 30;
 
 const fn policy(shape: Shape, mirrors: u8) -> LayoutPolicy {
-    LayoutPolicy { shape, mirrors, inline: 0 }
+    LayoutPolicy { shape, mirrors, inline: 0, class: None }
 }
 
 pub(crate) type Files = BTreeMap<String, Vec<u8>>;

@@ -21,7 +21,7 @@ const STRIPE: u64 = 1 << 20;
 
 impl Client {
     /// CLONE, as often as it takes.
-    async fn clone_range(
+    pub(crate) async fn clone_range(
         &self,
         (from, source): (&Opened, u64),
         (to, target): (&Opened, u64),
@@ -90,7 +90,7 @@ fn a_clone_is_made_or_not_whatever_becomes_of_the_answers_of_the_store() {
 
 fn simulate(seed: u64, shape: Shape, mirrors: u8, test: impl AsyncFnOnce(&mut World)) {
     let tune = |config: &mut sluice_mds::Config| {
-        config.policy = LayoutPolicy { shape, mirrors, inline: 0 };
+        config.policy = LayoutPolicy { shape, mirrors, inline: 0, class: None };
         config.first_component = STRIPE;
     };
     simulate_tuned(seed, tune, test);
@@ -328,7 +328,7 @@ fn what_lies_elsewhere_is_cloned_all_the_same() {
 #[test]
 fn too_much_that_lies_elsewhere_is_refused() {
     let tune = |config: &mut sluice_mds::Config| {
-        config.policy = LayoutPolicy { shape: Shape::Default, mirrors: 1, inline: 0 };
+        config.policy = LayoutPolicy { shape: Shape::Default, mirrors: 1, inline: 0, class: None };
         (config.first_component, config.copy_step) = (STRIPE, STRIPE);
     };
     simulate_tuned(65, tune, async |world| {

@@ -14,9 +14,9 @@ use crate::mirrors::{Writer, healed, put};
 use crate::stage::{UNIT, World, simulate_with};
 use crate::{NEW, OLD, pattern};
 
-const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
 const THRICE: LayoutPolicy = LayoutPolicy { mirrors: 3, ..TWICE };
-const STRIPED: LayoutPolicy = LayoutPolicy { shape: Shape::Wide, mirrors: 2, inline: 0 };
+const STRIPED: LayoutPolicy = LayoutPolicy { shape: Shape::Wide, mirrors: 2, inline: 0, class: None };
 const SIZE: usize = 3_000_003;
 const PAGE: u64 = 4096;
 

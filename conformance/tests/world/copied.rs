@@ -15,12 +15,12 @@ use crate::client::{Client, putfh, text};
 use crate::stage::{World, simulate_with};
 
 /// Each file has something at each data server.
-const EVERYWHERE: LayoutPolicy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
+const EVERYWHERE: LayoutPolicy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0, class: None };
 /// Each file is at one.
-const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
 
 /// Small files are in the metadata.
-const INLINE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 32 << 10 };
+const INLINE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 32 << 10, class: None };
 
 const LENGTH: u64 = 4 << 20;
 const SETTLED: Duration = Duration::from_secs(200);

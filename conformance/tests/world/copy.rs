@@ -412,7 +412,7 @@ fn a_source_that_is_cut_meanwhile_ends_the_copy() {
 
 #[test]
 fn mirrors_of_the_target_are_equal_also_if_one_of_them_was_away() {
-    let twice = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+    let twice = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
     slowly(40, twice, async |world| {
         let client = Client::mount(world, "a", NEW).await;
         let length = 300_000;
@@ -448,7 +448,7 @@ fn mirrors_of_the_target_are_equal_also_if_one_of_them_was_away() {
 
 #[test]
 fn a_file_of_one_data_file_ends_where_that_does() {
-    let small = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+    let small = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
     slowly(41, small, async |world| {
         let client = Client::mount(world, "a", NEW).await;
         let source = written(&client, "from", &[(0, pattern(0, 10_000))]).await;

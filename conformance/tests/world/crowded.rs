@@ -18,7 +18,7 @@ const SOME: u64 = 768 << 10;
 const PLENTY: u64 = 1 << 40;
 
 fn small(mirrors: u8) -> LayoutPolicy {
-    LayoutPolicy { shape: Shape::Small, mirrors, inline: 0 }
+    LayoutPolicy { shape: Shape::Small, mirrors, inline: 0, class: None }
 }
 
 /// A file of a client that has gone, and its data servers.

@@ -18,7 +18,7 @@ use crate::{NEW, pattern};
 #[test]
 fn what_was_cut_off_is_not_brought_back_by_who_tells_of_it_late() {
     for shape in [Shape::Small, Shape::WideAny] {
-        simulate_with(71, LayoutPolicy { shape, mirrors: 1, inline: 0 }, async |world| {
+        simulate_with(71, LayoutPolicy { shape, mirrors: 1, inline: 0, class: None }, async |world| {
             let client = Client::mount(world, "a", NEW).await;
             let (file, layout) = client.open_with_layout("f").await;
             client.write(&layout, 0, &pattern(0, 192 << 10)).await.unwrap();
@@ -41,7 +41,7 @@ fn what_was_cut_off_is_not_brought_back_by_who_tells_of_it_late() {
 /// The layout under which it is told of may be a later one: recalled, for instance, between the flush and the truncation.
 #[test]
 fn what_was_cut_off_is_not_brought_back_under_another_layout() {
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
     simulate_with(91, policy, async |world| {
         let client = Client::mount(world, "a", NEW).await;
         let (file, layout) = client.open_with_layout("f").await;
@@ -61,7 +61,7 @@ fn what_was_cut_off_is_not_brought_back_under_another_layout() {
 /// Nor after a restart, which no truncation is remembered over: whoever reclaims the file may have written before it.
 #[test]
 fn what_was_cut_off_before_a_restart_is_not_brought_back() {
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
     simulate_with(92, policy, async |world| {
         let mut client = Client::mount(world, "a", NEW).await;
         let (file, layout) = client.open_with_layout("f").await;
@@ -93,7 +93,7 @@ fn what_was_cut_off_before_a_restart_is_not_brought_back() {
 /// nor are there zeros where nothing was written.
 #[test]
 fn what_was_cut_off_is_not_brought_back_while_a_data_server_is_away() {
-    let policy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0, class: None };
     for written in [0, 100] {
         simulate_with(90, policy, async |world| {
             let client = Client::mount(world, "a", NEW).await;
@@ -131,7 +131,7 @@ fn what_was_cut_off_is_not_brought_back_while_a_data_server_is_away() {
 /// and is answered while the truncation waits for it.
 #[test]
 fn what_its_own_client_writes_while_a_truncation_waits_for_a_data_server_stays() {
-    let policy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0, class: None };
     let waited = Cell::new(0);
     for after in 0..16 {
         simulate_with(93, policy, async |world| {
@@ -185,7 +185,7 @@ fn what_its_own_client_writes_while_a_truncation_waits_for_a_data_server_stays()
 /// out nor later, under another layout, does that bring back what is cut off.
 #[test]
 fn who_is_asked_for_a_layout_says_first_how_far_it_wrote() {
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
     simulate_with(95, policy, async |world| {
         let (client, other) = (Client::mount(world, "a", NEW).await, Client::mount(world, "b", NEW).await);
         let (file, layout) = client.open_with_layout("f").await;
@@ -410,7 +410,7 @@ fn who_looks_for_a_hole_finds_the_file_as_it_was_or_as_it_is() {
         latency_max: Duration::from_millis(12),
         ..SimConfig::default()
     };
-    let policy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0, class: None };
     let cases = [(Takes::Truncate, 16), (Takes::Clone, 1), (Takes::Move, 1)];
     for (takes, after) in cases.into_iter().flat_map(|(takes, most)| (0..most).map(move |n| (takes, n * 10)))
     {

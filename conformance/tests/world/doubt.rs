@@ -15,7 +15,7 @@ use crate::mirrors::home;
 use crate::stage::{World, simulate_tuned, simulate_with};
 use crate::{NEW, pattern};
 
-const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
 const UNKNOWN: Faults = Faults { unknown_applied: 1.0, ..Faults::NONE };
 const AWAY: Faults = Faults { unavailable: 1.0, ..Faults::NONE };
 

@@ -121,7 +121,7 @@ pub(crate) async fn right(world: &World, name: &str, expected: &[u8], gone: usiz
 #[test]
 fn a_drained_data_server_holds_nothing_and_is_not_missed() {
     for (seed, shape) in [(1, Shape::Default), (2, Shape::Wide)] {
-        simulate_with(seed, LayoutPolicy { shape, mirrors: 1, inline: 0 }, async |world| {
+        simulate_with(seed, LayoutPolicy { shape, mirrors: 1, inline: 0, class: None }, async |world| {
             let gone = 1;
             let mut files = BTreeMap::new();
             for n in 0..4_u64 {
@@ -184,7 +184,7 @@ fn a_drained_data_server_holds_nothing_and_is_not_missed() {
 #[test]
 fn a_data_server_whose_device_takes_nothing_any_more_is_drained() {
     for (seed, restart) in [(41, false), (42, true)] {
-        let policy = LayoutPolicy { shape: Shape::Default, mirrors: 1, inline: 0 };
+        let policy = LayoutPolicy { shape: Shape::Default, mirrors: 1, inline: 0, class: None };
         simulate_with(seed, policy, async |world| {
             let mut writer = Writer::mount(world, "c", "f").await;
             let mut model = Vec::new();
@@ -219,56 +219,64 @@ fn a_data_server_whose_device_takes_nothing_any_more_is_drained() {
 
 #[test]
 fn new_files_stay_away_at_once_and_come_back_when_it_is_cancelled() {
-    simulate_with(4, LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 }, async |world| {
-        let client = Client::mount(world, "a", NEW).await;
-        // One that is never written: there is nothing to copy, and still it must not name what goes.
-        let (empty, held) = client.open_with_layout("empty").await;
-        drain(world, 2, 0).await.unwrap();
-        let (_, new) = client.open_with_layout("new").await;
-        for mirror in 0..new.body.ffl_mirrors.len() {
-            for server in &new.body.ffl_mirrors[mirror].ffm_data_servers {
-                assert_ne!(client.device(server.ffds_deviceid).await, world.data_server(2));
+    simulate_with(
+        4,
+        LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0, class: None },
+        async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            // One that is never written: there is nothing to copy, and still it must not name what goes.
+            let (empty, held) = client.open_with_layout("empty").await;
+            drain(world, 2, 0).await.unwrap();
+            let (_, new) = client.open_with_layout("new").await;
+            for mirror in 0..new.body.ffl_mirrors.len() {
+                for server in &new.body.ffl_mirrors[mirror].ffm_data_servers {
+                    assert_ne!(client.device(server.ffds_deviceid).await, world.data_server(2));
+                }
             }
-        }
-        let (stateid, _) = client.recalled(1).await;
-        assert_eq!(stateid.other, held.stateid.other);
-        client.layout_return(&empty, stateid).await;
-        drained(world, 2).await;
-        cancel(world, 2).await;
-        assert_eq!(server(world, 2).await.unwrap().intent, ctl_intent::INTENT_ACTIVE);
-        let (_, again) = client.open_with_layout("again").await;
-        let mut homes = Vec::new();
-        for server in &again.body.ffl_mirrors[0].ffm_data_servers {
-            homes.push(client.device(server.ffds_deviceid).await);
-        }
-        assert!(homes.contains(&world.data_server(2)));
-        assert!(remove(world, 2, false, &[]).await.unwrap_err().contains("drain it first"));
-    });
+            let (stateid, _) = client.recalled(1).await;
+            assert_eq!(stateid.other, held.stateid.other);
+            client.layout_return(&empty, stateid).await;
+            drained(world, 2).await;
+            cancel(world, 2).await;
+            assert_eq!(server(world, 2).await.unwrap().intent, ctl_intent::INTENT_ACTIVE);
+            let (_, again) = client.open_with_layout("again").await;
+            let mut homes = Vec::new();
+            for server in &again.body.ffl_mirrors[0].ffm_data_servers {
+                homes.push(client.device(server.ffds_deviceid).await);
+            }
+            assert!(homes.contains(&world.data_server(2)));
+            assert!(remove(world, 2, false, &[]).await.unwrap_err().contains("drain it first"));
+        },
+    );
 }
 
 #[test]
 fn who_does_not_let_go_is_fenced_and_writes_nothing_that_counts() {
-    simulate_with(5, LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 }, async |world| {
-        let mut writer = Writer::mount(world, "a", "f").await;
-        writer.write(world, 0, &pattern(1, 400_000)).await;
-        let held = writer.held.clone().unwrap();
-        let gone = home(world, &writer.client, &held, 0).await;
-        // It goes on reaching the data server, and hears nothing of the metadata server.
-        world.net.partition("a", "mds");
-        drain(world, gone, 0).await.unwrap();
-        drained(world, gone).await;
-        let late = writer.client.write(&held, 0, &[9; 1000]).await;
-        assert!(late.is_err(), "{late:?}");
-        let read = writer.client.read(&held, 0..1000).await;
-        assert!(matches!(read, Err(nfsstat3::NFS3ERR_STALE | nfsstat3::NFS3ERR_ACCES)), "{read:?}");
-        right(world, "f", &pattern(1, 400_000), gone).await;
-        assert_eq!(world.data_files(gone), 0);
-    });
+    simulate_with(
+        5,
+        LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None },
+        async |world| {
+            let mut writer = Writer::mount(world, "a", "f").await;
+            writer.write(world, 0, &pattern(1, 400_000)).await;
+            let held = writer.held.clone().unwrap();
+            let gone = home(world, &writer.client, &held, 0).await;
+            // It goes on reaching the data server, and hears nothing of the metadata server.
+            world.net.partition("a", "mds");
+            drain(world, gone, 0).await.unwrap();
+            drained(world, gone).await;
+            let late = writer.client.write(&held, 0, &[9; 1000]).await;
+            assert!(late.is_err(), "{late:?}");
+            let read = writer.client.read(&held, 0..1000).await;
+            assert!(matches!(read, Err(nfsstat3::NFS3ERR_STALE | nfsstat3::NFS3ERR_ACCES)), "{read:?}");
+            right(world, "f", &pattern(1, 400_000), gone).await;
+            assert_eq!(world.data_files(gone), 0);
+        },
+    );
 }
 
 #[test]
 fn mirrors_stay_on_distinct_data_servers_and_too_few_are_refused() {
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 3, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 3, inline: 0, class: None };
     simulate_with(6, policy, async |world| {
         let mut writer = Writer::mount(world, "a", "f").await;
         let model = pattern(1, 700_000);
@@ -294,7 +302,7 @@ fn mirrors_stay_on_distinct_data_servers_and_too_few_are_refused() {
 
 #[test]
 fn what_is_lost_with_a_data_server_is_said_and_agreed_to_first() {
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
     simulate_tuned(
         7,
         |config| (config.policy, config.rebuild_after) = (policy, Duration::ZERO),
@@ -358,7 +366,7 @@ fn what_is_lost_with_a_data_server_is_said_and_agreed_to_first() {
 /// Whoever agrees to it may have gone to ask somebody, and other clients do not wait for that.
 #[test]
 fn what_was_said_to_be_lost_may_be_agreed_to_later_though_some_of_it_was_removed() {
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
     let tune = |config: &mut sluice_mds::Config| {
         (config.policy, config.rebuild_after) = (policy, Duration::ZERO);
     };
@@ -541,7 +549,7 @@ fn whatever_happens_a_drain_loses_nothing_and_leaves_nothing() {
     TestRunner::new(config)
         .run(&input, |(seed, shape, mirrors, gone, events)| {
             let shape = [Shape::Small, Shape::Default, Shape::Wide][shape];
-            let policy = LayoutPolicy { shape, mirrors, inline: 0 };
+            let policy = LayoutPolicy { shape, mirrors, inline: 0, class: None };
             simulate_with(seed, policy, async |world| live(world, gone, &events).await);
             Ok(())
         })
@@ -601,23 +609,27 @@ fn nobody_waits_for_the_limit_of_a_drain() {
 
 #[test]
 fn what_is_set_aside_for_a_file_is_where_the_file_says() {
-    simulate_with(12, LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 }, async |world| {
-        let client = Client::mount(world, "a", NEW).await;
-        let file = client.open("f").await;
-        // Nobody has seen this part of it, and not all of those who are to have it are here.
-        world.crash_data_server(3).await;
-        let args = ALLOCATE4args { aa_stateid: file.stateid, aa_offset: UNIT, aa_length: 4 * UNIT };
-        client.once(vec![putfh(&file.handle), nfs_argop4::OP_ALLOCATE(args)]).await;
-        let gone = (0..3).find(|n| world.data_files(*n) > 0).unwrap();
-        drain(world, gone, 0).await.unwrap();
-        world.start_data_server(3).await;
-        drained(world, gone).await;
-        let data = pattern(9, 100_000);
-        for at in [UNIT, 2 * UNIT, 3 * UNIT, 4 * UNIT] {
-            assert_eq!(client.proxied_write(&file, at, &data).await, nfsstat4::NFS4_OK);
-            assert!(client.proxied_read(&file, at, 100_000).await[..] == data[..]);
-        }
-    });
+    simulate_with(
+        12,
+        LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0, class: None },
+        async |world| {
+            let client = Client::mount(world, "a", NEW).await;
+            let file = client.open("f").await;
+            // Nobody has seen this part of it, and not all of those who are to have it are here.
+            world.crash_data_server(3).await;
+            let args = ALLOCATE4args { aa_stateid: file.stateid, aa_offset: UNIT, aa_length: 4 * UNIT };
+            client.once(vec![putfh(&file.handle), nfs_argop4::OP_ALLOCATE(args)]).await;
+            let gone = (0..3).find(|n| world.data_files(*n) > 0).unwrap();
+            drain(world, gone, 0).await.unwrap();
+            world.start_data_server(3).await;
+            drained(world, gone).await;
+            let data = pattern(9, 100_000);
+            for at in [UNIT, 2 * UNIT, 3 * UNIT, 4 * UNIT] {
+                assert_eq!(client.proxied_write(&file, at, &data).await, nfsstat4::NFS4_OK);
+                assert!(client.proxied_read(&file, at, 100_000).await[..] == data[..]);
+            }
+        },
+    );
 }
 
 #[test]
@@ -643,41 +655,45 @@ fn a_drain_under_a_limit_takes_its_time() {
 /// What was moved is refused to who held it. That is no good as long as it has not been moved.
 #[test]
 fn who_cancels_a_drain_at_its_very_end_has_every_file_as_it_was() {
-    simulate_with(14, LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 }, async |world| {
-        let mut client = Client::mount(world, "a", NEW).await;
-        let file = client.open("f").await;
-        assert_eq!(client.proxied_write(&file, 0, &pattern(0, 5000)).await, nfsstat4::NFS4_OK);
-        let holders = |world: &World| (0..4).filter(|n| world.holds(*n, 5000)).collect::<Vec<_>>();
-        let before = holders(world);
-        let (gone, fences) = (before[1], world.fences(before[1]));
-        drain(world, gone, 0).await.unwrap();
-        while world.fences(gone) == fences {
-            world.sleep(Duration::from_micros(100)).await;
-        }
-        let target = holders(world).into_iter().find(|n| !before.contains(n)).unwrap();
-        world.mute(target, true);
-        world.restart_metadata_server().await;
-        cancel(world, gone).await;
-        client.reconnect(world).await;
-        let file = client.reclaim(&file).await;
-        for _ in 0..100 {
-            match client.proxied_write(&file, 100, b"new").await {
-                nfsstat4::NFS4_OK => break,
-                status => assert!(later(status), "{status}"),
+    simulate_with(
+        14,
+        LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None },
+        async |world| {
+            let mut client = Client::mount(world, "a", NEW).await;
+            let file = client.open("f").await;
+            assert_eq!(client.proxied_write(&file, 0, &pattern(0, 5000)).await, nfsstat4::NFS4_OK);
+            let holders = |world: &World| (0..4).filter(|n| world.holds(*n, 5000)).collect::<Vec<_>>();
+            let before = holders(world);
+            let (gone, fences) = (before[1], world.fences(before[1]));
+            drain(world, gone, 0).await.unwrap();
+            while world.fences(gone) == fences {
+                world.sleep(Duration::from_micros(100)).await;
             }
-            world.sleep(Duration::from_millis(200)).await;
-        }
-        world.mute(target, false);
-        assert_eq!(client.proxied_write(&file, 200, b"new").await, nfsstat4::NFS4_OK);
-        let mut all = pattern(0, 5000).to_vec();
-        put(&mut all, 100, b"new");
-        put(&mut all, 200, b"new");
-        client.close(&file).await;
-        while world.check().await > 0 {
-            world.sleep(Duration::from_secs(1)).await;
-        }
-        right(world, "f", &all, 9).await;
-    });
+            let target = holders(world).into_iter().find(|n| !before.contains(n)).unwrap();
+            world.mute(target, true);
+            world.restart_metadata_server().await;
+            cancel(world, gone).await;
+            client.reconnect(world).await;
+            let file = client.reclaim(&file).await;
+            for _ in 0..100 {
+                match client.proxied_write(&file, 100, b"new").await {
+                    nfsstat4::NFS4_OK => break,
+                    status => assert!(later(status), "{status}"),
+                }
+                world.sleep(Duration::from_millis(200)).await;
+            }
+            world.mute(target, false);
+            assert_eq!(client.proxied_write(&file, 200, b"new").await, nfsstat4::NFS4_OK);
+            let mut all = pattern(0, 5000).to_vec();
+            put(&mut all, 100, b"new");
+            put(&mut all, 200, b"new");
+            client.close(&file).await;
+            while world.check().await > 0 {
+                world.sleep(Duration::from_secs(1)).await;
+            }
+            right(world, "f", &all, 9).await;
+        },
+    );
 }
 
 /// A mirror is replaced, and its data server does not hear of it: whoever kept a handle reads there what was, until that
@@ -697,7 +713,7 @@ fn nobody_writes_before_what_was_replaced_is_refused_though_that_is_not_known() 
 fn replaced(faults: Faults) {
     // Whole milliseconds between the transaction and the data server.
     let network = SimConfig { latency_max: Duration::from_millis(40), ..SimConfig::default() };
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
     simulate_on(
         15,
         network,

@@ -13,8 +13,8 @@ use crate::mirrors::{Writer, healed, home, put};
 use crate::stage::{World, simulate_with};
 use crate::{NEW, pattern};
 
-const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
-const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
+const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
 
 /// A mark is made of what came before.
 const MARKED: Duration = Duration::from_secs(25);

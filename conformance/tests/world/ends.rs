@@ -7,8 +7,8 @@ use crate::client::{Client, RO, RW, putfh};
 use crate::stage::{UNIT, simulate_with};
 use crate::{NEW, pattern};
 
-const SMALL: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
-const WIDE: LayoutPolicy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
+const SMALL: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
+const WIDE: LayoutPolicy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0, class: None };
 
 /// Reads past the page cache end where the server says that the file ends (linux-client §5.6).
 #[test]

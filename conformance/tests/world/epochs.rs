@@ -45,7 +45,7 @@ fn who_was_fenced_is_let_in_again() {
 /// While one data server is waited for, another one with a mirror goes: it is left behind before anything is written without it.
 #[test]
 fn a_mirror_that_goes_while_a_layout_is_made_is_not_left_out_in_silence() {
-    let twice = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+    let twice = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
     simulate_with(49, twice, async |world| {
         let client = Client::mount(world, "a", NEW).await;
         let file = client.open("f").await;
@@ -455,7 +455,7 @@ fn an_evicted_client_writes_no_more_under_what_it_gave_back() {
 /// for too long.
 #[test]
 fn who_reads_under_a_layout_of_before_a_restart_reads_nothing_that_was_overwritten_in_grace() {
-    let twice = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+    let twice = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
     for heard in [false, true] {
         simulate_with(50, twice, async |world| {
             let mut writer = Writer::mount(world, "a", "f").await;

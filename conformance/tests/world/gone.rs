@@ -15,7 +15,7 @@ use crate::mirrors::healed;
 use crate::stage::{World, simulate_tuned};
 use crate::{NEW, pattern};
 
-const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
 
 /// The table of data files outside of layouts: docs/metadata-schema.md.
 const SPARE: u8 = 0x26;

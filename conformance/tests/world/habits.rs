@@ -11,7 +11,8 @@ use crate::{NEW, pattern};
 
 const LIMIT: usize = 16 << 10;
 const LARGE: usize = LIMIT + 1;
-const POLICY: LayoutPolicy = LayoutPolicy { shape: Shape::Default, mirrors: 1, inline: 16 << 10 };
+const POLICY: LayoutPolicy =
+    LayoutPolicy { shape: Shape::Default, mirrors: 1, inline: 16 << 10, class: None };
 const OK: nfsstat4 = nfsstat4::NFS4_OK;
 /// Large ones in a row that it takes, after the first of a client, from which it is learned that it asks with OPEN.
 const SURE: usize = 32;

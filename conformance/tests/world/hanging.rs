@@ -14,7 +14,7 @@ use crate::mirrors::{Writer, healed, home, put};
 use crate::stage::{World, simulate_with};
 use crate::{NEW, pattern};
 
-const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
 
 type Work = Box<dyn FnOnce() + Send>;
 

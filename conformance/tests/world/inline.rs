@@ -12,8 +12,9 @@ use crate::stage::{World, simulate_with};
 use crate::{NEW, pattern};
 
 const LIMIT: u64 = 16 << 10;
-const SMALL: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 16 << 10 };
-const DEFAULT: LayoutPolicy = LayoutPolicy { shape: Shape::Default, mirrors: 1, inline: 16 << 10 };
+const SMALL: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 16 << 10, class: None };
+const DEFAULT: LayoutPolicy =
+    LayoutPolicy { shape: Shape::Default, mirrors: 1, inline: 16 << 10, class: None };
 const OK: nfsstat4 = nfsstat4::NFS4_OK;
 const UNAVAILABLE: nfsstat4 = nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE;
 
@@ -113,7 +114,7 @@ fn a_large_file_is_promoted_with_the_transaction_of_its_first_layout() {
 
 #[test]
 fn wide_files_begin_at_data_servers() {
-    let wide = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 16 << 10 };
+    let wide = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 16 << 10, class: None };
     simulate_with(93, wide, async |world| {
         let client = Client::mount(world, "a", NEW).await;
         let (_, hints, layout) = client.open_like_linux("f").await;

@@ -14,7 +14,7 @@ use crate::pattern;
 use crate::stage::{World, simulate_with};
 use crate::storage::Segment;
 
-const SMALL: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+const SMALL: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
 
 pub(crate) async fn ask(world: &World, rotate: bool) -> ADMIN_KEYS_resok {
     match world.admin(ADMIN_KEYS, &ADMIN_KEYS_args { rotate }).await {

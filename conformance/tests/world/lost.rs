@@ -17,7 +17,8 @@ use crate::mirrors::{Writer, healed, home, put};
 use crate::stage::{World, simulate_tuned, simulate_with};
 use crate::{NEW, pattern};
 
-pub(crate) const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+pub(crate) const TWICE: LayoutPolicy =
+    LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
 const ONCE: LayoutPolicy = LayoutPolicy { mirrors: 1, ..TWICE };
 pub(crate) const SIZE: u64 = 300_000;
 

@@ -7,6 +7,7 @@ mod away;
 mod balance;
 mod callbacks;
 mod chaos;
+mod classes;
 mod client;
 mod clone;
 mod compare;

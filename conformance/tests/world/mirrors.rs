@@ -15,7 +15,7 @@ use crate::stage::{UNIT, World, simulate_tuned, simulate_with};
 use crate::storage::Segment;
 use crate::{NEW, OLD, pattern};
 
-const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
 
 /// A client that writes as Linux does: to every mirror; with a new layout when one fails or is recalled; through
 /// the metadata server when there is none to be had.
@@ -327,7 +327,9 @@ fn readers_that_are_cut_off_with_the_old_mirror_hold_up_the_writer() {
 
 #[test]
 fn a_long_file_is_healed_under_a_writer() {
-    for (seed, policy) in [(10, TWICE), (11, LayoutPolicy { shape: Shape::Default, mirrors: 2, inline: 0 })] {
+    for (seed, policy) in
+        [(10, TWICE), (11, LayoutPolicy { shape: Shape::Default, mirrors: 2, inline: 0, class: None })]
+    {
         simulate_with(seed, policy, async |world| {
             let mut writer = Writer::mount(world, "a", "f").await;
             let mut model = Vec::new();
@@ -657,7 +659,7 @@ fn whatever_happens_one_copy_is_left_and_then_there_are_two() {
     runner
         .run(&input, |(seed, wide, events)| {
             let shape = if wide { Shape::Default } else { Shape::Small };
-            simulate_with(seed, LayoutPolicy { shape, mirrors: 2, inline: 0 }, async |world| {
+            simulate_with(seed, LayoutPolicy { shape, mirrors: 2, inline: 0, class: None }, async |world| {
                 live(world, &events).await
             });
             Ok(())

@@ -21,7 +21,7 @@ use crate::{NEW, OLD, pattern};
 const NONE: usize = 9;
 
 const fn policy(shape: Shape, mirrors: u8) -> LayoutPolicy {
-    LayoutPolicy { shape, mirrors, inline: 0 }
+    LayoutPolicy { shape, mirrors, inline: 0, class: None }
 }
 
 async fn ask(

@@ -15,7 +15,7 @@ use crate::stage::{World, simulate_tuned};
 /// A file is emptied while it moves and the limit is waited for, and `written` meanwhile. Then it is removed.
 fn emptied_on_its_way(seed: u64, written: impl AsyncFn(&World, &Client, &Opened)) {
     // All of it is one piece: it is there, and then comes a long pause.
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
     let tune = |config: &mut sluice_mds::Config| (config.heal_piece, config.policy) = (16 << 20, policy);
     simulate_tuned(seed, tune, async |world| {
         let mut writer = Writer::mount(world, "a", "f").await;

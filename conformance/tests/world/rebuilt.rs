@@ -10,7 +10,7 @@ use crate::drain::{drain, drained, remove};
 use crate::stage::{World, simulate_tuned};
 use crate::{NEW, pattern};
 
-const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
 /// To look at a thousand files one by one takes minutes.
 const SLOW: Faults = Faults { latency: Duration::from_millis(360), ..Faults::NONE };
 

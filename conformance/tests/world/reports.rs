@@ -10,7 +10,7 @@ use crate::stage::{World, simulate_with};
 use crate::storage::Segment;
 use crate::{NEW, pattern};
 
-const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
 
 /// An operation failed at the first mirror, as Linux says it before it tries again under the same layout.
 async fn layout_error(

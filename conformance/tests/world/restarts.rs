@@ -10,7 +10,7 @@ use crate::mirrors::{Writer, healed, home};
 use crate::stage::{World, simulate_with};
 use crate::{NEW, pattern};
 
-const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
 const TWICE: LayoutPolicy = LayoutPolicy { mirrors: 2, ..ONCE };
 /// How long `sluice up` takes to start one again.
 const AWAY: Duration = Duration::from_millis(200);

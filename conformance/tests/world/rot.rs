@@ -12,7 +12,7 @@ use crate::mirrors::Writer;
 use crate::pattern;
 use crate::stage::{World, simulate_with};
 
-const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 };
+const TWICE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None };
 const ONCE: LayoutPolicy = LayoutPolicy { mirrors: 1, ..TWICE };
 const SIZE: u64 = 300_000;
 

@@ -13,7 +13,7 @@ use crate::copy::holder;
 use crate::stage::{World, simulate_on, simulate_with};
 use crate::{NEW, pattern};
 
-const WIDE: LayoutPolicy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 };
+const WIDE: LayoutPolicy = LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0, class: None };
 /// How long the stripes of such a file are.
 const STRIPE: u64 = 1 << 20;
 /// What data servers keep free.

@@ -11,7 +11,7 @@ use crate::drain::{cancel, drain, remove};
 use crate::stage::{World, simulate_with};
 use crate::{NEW, pattern};
 
-const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
 
 /// Makes files until the n-th data server holds one.
 async fn fill(world: &World, client: &Client, n: usize) -> Vec<String> {

@@ -11,7 +11,7 @@ use crate::drain::{drain, drained};
 use crate::more_mirrors::set;
 use crate::stage::{World, simulate_with};
 
-const POLICY: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0 };
+const POLICY: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
 
 /// The first data server has all files, and the second is new; the others are away for good.
 async fn two(world: &mut World, files: usize) -> Files {

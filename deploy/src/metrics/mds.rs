@@ -209,6 +209,13 @@ fn data_servers(page: &mut Page<'_>, all: &[DataServerStatistics]) -> fmt::Resul
     page.gauge("sluice_mds_data_server_capacity", In::Bytes, "Size of its device", total)?;
     let free = all.iter().map(|one| (named(one), one.capacity.free_bytes));
     page.gauge("sluice_mds_data_server_free", In::Bytes, "Bytes left on its device", free)?;
+    let classes = all.iter().filter_map(|one| {
+        let mut labels = named(one);
+        labels.push(("class", one.class.clone()?));
+        Some((labels, 1u64))
+    });
+    let help = "1 for the class of a data server that has one; to multiply others with";
+    page.gauge("sluice_mds_data_server_class", In::Things, help, classes)?;
     let drained = || all.iter().filter_map(|one| one.left.map(|left| (named(one), left)));
     let files = drained().map(|(labels, (files, _))| (labels, files));
     let help = "Data files left to move from one that is drained";

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 use sluice_xdr::control::{ctl_address, ctl_server};
 
-use super::ask;
+use super::{ask, class};
 use crate::doctor::network::probe;
 use crate::out::aside;
 use crate::reach::Admin;
@@ -25,6 +25,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub(super) struct How {
     /// Only if that is the first time.
     pub(super) once: bool,
+    pub(super) class: Option<String>,
     pub(super) json: bool,
 }
 
@@ -66,11 +67,19 @@ pub(super) async fn run(options: &cli::Serve, how: &How) -> Result<()> {
         tokio::time::sleep(LOOK).await;
     }
     let id = u32::from(server.status().store_id);
+    // At once: until then files go there that name no class.
+    let classed = match &how.class {
+        Some(class) => class::set(&admin, id, class).await.map(drop),
+        None => Ok(()),
+    };
     let after = ask(&admin).await?;
     for warning in doubts(id, &advertised, &after.servers).await {
         aside(format_args!("warning: {warning}"));
     }
     server.shutdown(DRAIN).await;
+    classed.with_context(|| {
+        format!("data server {id} is registered, and has no class: give it one with `sluice ds class {id}`")
+    })?;
     let known = before.servers.iter().any(|known| known.status.id == id);
     let Some(new) = after.servers.iter().find(|server| server.status.id == id) else {
         bail!("data server {id} is registered and not in the list: was it removed just now?");
@@ -81,15 +90,17 @@ pub(super) async fn run(options: &cli::Serve, how: &How) -> Result<()> {
             "was_there": known,
             "address": address(&new.status),
             "free_bytes": new.status.capacity.free_bytes,
+            "class": how.class,
         });
         say!("{told}");
         return Ok(());
     }
     say!(
-        "data server {id} {}: clients are told {}, {} free",
+        "data server {id} {}: clients are told {}, {} free{}",
         if known { "was there already" } else { "is added" },
         address(&new.status),
-        size(new.status.capacity.free_bytes)
+        size(new.status.capacity.free_bytes),
+        how.class.as_ref().map_or_else(String::new, |class| format!(", of class {class}"))
     );
     say!("start it now: {}", command(options));
     Ok(())

@@ -1,5 +1,6 @@
 //! `sluice ds balance`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -11,11 +12,11 @@ use sluice_xdr::control::{
 };
 
 use super::shown::{Now, Shown};
-use super::{named, named_json};
+use super::{class, named, named_json};
 use crate::cli::Reach;
 use crate::clients::printable;
 use crate::reach::Admin;
-use crate::status::{duration, size, table, text};
+use crate::status::{duration, size, table_but, text};
 
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -70,7 +71,8 @@ fn shown(thousandths: impl Into<u32>) -> String {
 pub(super) async fn run(how: &Options) -> Result<()> {
     let admin = &Admin::reach(&how.reach).await?;
     if how.plan {
-        plan(&ask(admin, ctl_balance_what::BALANCE_PLAN, how).await?, how)?;
+        let classes = class::all(admin).await;
+        plan(&ask(admin, ctl_balance_what::BALANCE_PLAN, how).await?, &classes, how)?;
         return Ok(());
     }
     if how.look {
@@ -151,11 +153,13 @@ async fn to_the_end(admin: &Admin, how: &Options) -> Result<()> {
     Ok(())
 }
 
-fn plan(told: &ADMIN_BALANCE_resok, how: &Options) -> Result<()> {
+fn plan(told: &ADMIN_BALANCE_resok, classes: &BTreeMap<u32, String>, how: &Options) -> Result<()> {
+    let class = |device: &ctl_balance_device| device.servers.first().and_then(|id| classes.get(id));
     if how.json {
         let device = |device: &ctl_balance_device| {
             json!({
                 "data_servers": device.servers,
+                "class": class(device),
                 "used_bytes": device.used_bytes,
                 "total_bytes": device.total_bytes,
                 "gives_bytes": device.gives,
@@ -171,11 +175,12 @@ fn plan(told: &ADMIN_BALANCE_resok, how: &Options) -> Result<()> {
         say!("{}", serde_json::to_string_pretty(&all)?);
         return Ok(());
     }
-    let mut rows = vec![["DS", "USED", "OF", "", "GIVES", "TAKES"].map(str::to_owned)];
+    let mut rows = vec![["DS", "CLASS", "USED", "OF", "", "GIVES", "TAKES"].map(str::to_owned)];
     let some = |bytes: u64| if bytes > 0 { size(bytes) } else { "-".to_owned() };
     rows.extend(told.devices.iter().map(|device| {
         [
             device.servers.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
+            class(device).cloned().unwrap_or_else(|| "-".to_owned()),
             size(device.used_bytes),
             size(device.total_bytes),
             percent(device.used_bytes, device.total_bytes),
@@ -183,8 +188,9 @@ fn plan(told: &ADMIN_BALANCE_resok, how: &Options) -> Result<()> {
             some(device.takes),
         ]
     }));
-    table(&rows);
-    let mean = shown(told.mean);
+    // Most have no classes.
+    table_but(&rows, Some(1).filter(|_| classes.is_empty()));
+    let mean = means(&told.devices, class);
     if told.flows.is_empty() {
         let within = shown(how.to.0);
         say!("\nthe mean is {mean}: every data server is within {within} of it, or nothing can go anywhere");
@@ -195,6 +201,26 @@ fn plan(told: &ADMIN_BALANCE_resok, how: &Options) -> Result<()> {
         say!("  data server {} to {}: {}", flow.from, flow.to, size(flow.bytes));
     }
     Ok(())
+}
+
+/// The mean, or that of each class.
+fn means<'a>(
+    devices: &'a [ctl_balance_device],
+    class: impl Fn(&'a ctl_balance_device) -> Option<&'a String>,
+) -> String {
+    let mut sums: BTreeMap<Option<&String>, (u64, u64)> = BTreeMap::new();
+    for device in devices {
+        let (used, total) = sums.entry(class(device)).or_default();
+        *used = used.saturating_add(device.used_bytes);
+        *total = total.saturating_add(device.total_bytes);
+    }
+    let one = sums.len() == 1;
+    let each = sums.into_iter().map(|(class, (used, total))| match class {
+        _ if one => percent(used, total),
+        Some(class) => format!("{} of class {class}", percent(used, total)),
+        None => format!("{} without a class", percent(used, total)),
+    });
+    each.collect::<Vec<_>>().join(", ")
 }
 
 fn percent(part: u64, all: u64) -> String {
@@ -322,6 +348,21 @@ mod tests {
         assert!(words(&stuck).starts_with("data servers are not balanced any further: 3 files are in use"));
         assert_eq!(to_json(&stuck)["state"], "no-progress");
         assert_eq!(percent(314, 1000), "31.4%");
+    }
+
+    #[test]
+    fn each_class_has_its_mean() {
+        let device = |id, used_bytes| ctl_balance_device {
+            servers: vec![id],
+            used_bytes,
+            total_bytes: 100,
+            ..ctl_balance_device::default()
+        };
+        let devices = [device(1, 10), device(2, 80), device(3, 60)];
+        assert_eq!(means(&devices, |_| None), "50%");
+        let archive = "archive".to_owned();
+        let class = |device: &ctl_balance_device| Some(&archive).filter(|_| device.servers[0] > 1);
+        assert_eq!(means(&devices, class), "10% without a class, 70% of class archive");
     }
 
     #[test]

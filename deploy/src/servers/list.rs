@@ -1,14 +1,15 @@
 //! `sluice ds list`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use sluice_xdr::control::{ADMIN_SERVERS_resok, ctl_amount, ctl_drain, ctl_server};
 
-use super::{ask, balance, drain, intent, named, named_json};
+use super::{ask, balance, class, drain, intent, named, named_json};
 use crate::reach::Admin;
-use crate::status::{address, duration, health, server_json, size, table, text};
+use crate::status::{address, duration, health, server_json, size, table_but, text};
 
 /// A count that takes longer is not waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -16,11 +17,17 @@ const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) async fn run(admin: &Admin, json: bool) -> Result<()> {
     let all = counted(admin).await?;
+    let classes = class::all(admin).await;
     if json {
-        let all: Vec<_> = all.servers.iter().map(to_json).collect();
+        let with_class = |server: &ctl_server| {
+            let mut all = to_json(server);
+            all["class"] = classes.get(&server.status.id).cloned().into();
+            all
+        };
+        let all: Vec<_> = all.servers.iter().map(with_class).collect();
         say!("{}", serde_json::to_string_pretty(&all)?);
     } else {
-        show(&all);
+        show(&all, &classes);
         if let Some(notice) = balance::notice(balance::last(admin).await.as_ref()) {
             say!("\n{notice}");
         }
@@ -66,8 +73,20 @@ fn drain_json(drain: &ctl_drain) -> Value {
     })
 }
 
-fn show(all: &ADMIN_SERVERS_resok) {
-    let head = ["DS", "ADDRESS", "STORE", "HEALTH", "STATE", "USED", "FREE", "FILES", "DATA", "ONLY COPIES"];
+fn show(all: &ADMIN_SERVERS_resok, classes: &BTreeMap<u32, String>) {
+    let head = [
+        "DS",
+        "CLASS",
+        "ADDRESS",
+        "STORE",
+        "HEALTH",
+        "STATE",
+        "USED",
+        "FREE",
+        "FILES",
+        "DATA",
+        "ONLY COPIES",
+    ];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(all.servers.iter().map(|server| {
         let status = &server.status;
@@ -75,6 +94,7 @@ fn show(all: &ADMIN_SERVERS_resok) {
         let shown = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         [
             status.id.to_string(),
+            classes.get(&status.id).cloned().unwrap_or_else(|| "-".to_owned()),
             address(status),
             crate::status::hex(&status.store.0).chars().take(8).collect(),
             if status.connected { health(status).to_owned() } else { text(&status.state) },
@@ -86,7 +106,8 @@ fn show(all: &ADMIN_SERVERS_resok) {
             shown(held.map(|held| held.alone.to_string())),
         ]
     }));
-    table(&rows);
+    // Most have no classes.
+    table_but(&rows, Some(1).filter(|_| classes.is_empty()));
     let age = all.servers.iter().filter_map(|server| server.holds.first()).map(|held| held.age_seconds).max();
     match (age, all.counting.first()) {
         (_, Some(seen)) => say!("\nfiles are being counted: {seen} so far; ask again"),

@@ -1,9 +1,10 @@
-//! `sluice ds add|list|ready|drain|undrain|balance|scrub|audit|remove|accept-older`.
+//! `sluice ds add|list|class|ready|drain|undrain|balance|scrub|audit|remove|accept-older`.
 
 mod accept;
 mod add;
 mod audit;
 pub(crate) mod balance;
+pub(crate) mod class;
 mod drain;
 mod list;
 mod ready;
@@ -22,8 +23,11 @@ use crate::status::text;
 
 pub(crate) async fn run(command: DsCommand) -> Result<()> {
     match command {
-        DsCommand::Add { serve, once, json } => add::run(&serve, &add::How { once, json }).await,
+        DsCommand::Add { serve, once, class, json } => {
+            add::run(&serve, &add::How { once, class, json }).await
+        }
         DsCommand::List { reach, json } => list::run(&Admin::reach(&reach).await?, json).await,
+        DsCommand::Class(options) => class::run(&options).await,
         DsCommand::Ready { address, key } => ready::run(address, key.as_deref()).await,
         DsCommand::Drain { id, limit, no_wait, reach, json } => {
             let how = drain::How { limit: limit.saturating_mul(1 << 20), wait: !no_wait, json };

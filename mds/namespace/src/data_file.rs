@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::class::Class;
 use crate::codec::{Reader, Writer};
 use crate::error::FsError;
 use crate::inline::{self, Inline, MAX_INLINE};
@@ -310,25 +311,37 @@ pub struct LayoutPolicy {
     pub mirrors: u8,
     /// Files of at most so many bytes are kept in the metadata; 0: none are.
     pub inline: u32,
+    /// Of the data servers that files are placed on; `None`: on those without one (docs/adr/0041).
+    pub class: Option<Class>,
 }
 
 impl LayoutPolicy {
     /// The bit of the shape's byte that says that the limit of inline files follows.
     const HAS_INLINE: u8 = 0x80;
+    /// The one that says that a class follows behind that. A file system that has such a policy is closed to who does not know it.
+    pub(crate) const HAS_CLASS: u8 = 0x40;
+
+    /// What is said for a class where there is none.
+    pub const NO_CLASS: &'static str = "none";
 
     /// What the root of a new file system says unless somebody chooses: no copies but what the server makes by itself,
     /// and small files in the metadata (docs/adr/0020).
-    pub const OF_NEW_FILE_SYSTEMS: Self = Self { shape: Shape::Default, mirrors: 0, inline: 32 << 10 };
+    pub const OF_NEW_FILE_SYSTEMS: Self =
+        Self { shape: Shape::Default, mirrors: 0, inline: 32 << 10, class: None };
 
-    /// Reads `wide`, `default,mirrors=2`, `small,inline=16KiB`, ...
+    /// Reads `wide`, `default,mirrors=2`, `small,inline=16KiB`, `default,class=archive`, ...
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim().split(',');
         let name = parts.next()?;
         let shape = Shape::ALL.iter().find(|s| s.1 == name)?.0;
-        let mut policy = Self { shape, mirrors: 0, inline: 0 };
+        let mut policy = Self { shape, ..Self::default() };
         for part in parts {
             if let Some(limit) = part.strip_prefix("inline=") {
                 policy.inline = inline::inline_limit(limit)?;
+                continue;
+            }
+            if let Some(name) = part.strip_prefix("class=") {
+                policy.class = if name == Self::NO_CLASS { None } else { Some(Class::parse(name)?) };
                 continue;
             }
             let n: u8 = part.strip_prefix("mirrors=")?.parse().ok()?;
@@ -343,32 +356,38 @@ impl LayoutPolicy {
     /// What a file made under it begins as, if it begins inline: files that are to be wide are large.
     pub fn inline_file(&self) -> Option<Inline> {
         let wide = matches!(self.shape, Shape::Wide | Shape::WideAny);
-        let Self { shape, mirrors, inline: limit } = *self;
-        (limit > 0 && !wide).then_some(Inline { limit, shape, mirrors })
+        let Self { shape, mirrors, inline: limit, class } = *self;
+        (limit > 0 && !wide).then_some(Inline { limit, shape, mirrors, class })
     }
 
     /// Bytes of its encoding.
     pub(crate) fn room(self) -> usize {
-        if self.inline > 0 { 2 + 4 } else { 2 }
+        let inline = if self.inline > 0 { 4 } else { 0 };
+        2 + inline + self.class.as_ref().map_or(0, Class::room)
     }
 
     pub(crate) fn encode(self, w: &mut Writer) {
         let has_inline = if self.inline > 0 { Self::HAS_INLINE } else { 0 };
-        w.u8(self.shape.code() | has_inline).u8(self.mirrors);
+        let has_class = if self.class.is_some() { Self::HAS_CLASS } else { 0 };
+        w.u8(self.shape.code() | has_inline | has_class).u8(self.mirrors);
         if self.inline > 0 {
             w.u32(self.inline);
+        }
+        if let Some(class) = &self.class {
+            class.encode(w);
         }
     }
 
     pub(crate) fn decode(r: &mut Reader) -> Result<Self, FsError> {
         let byte = r.u8()?;
-        let shape = Shape::decode(byte & !Self::HAS_INLINE).ok_or_else(|| r.corrupt())?;
+        let shape = Shape::decode(byte & !(Self::HAS_INLINE | Self::HAS_CLASS)).ok_or_else(|| r.corrupt())?;
         let mirrors = r.u8()?;
         let inline = if byte & Self::HAS_INLINE == 0 { 0 } else { r.u32()? };
         if inline > MAX_INLINE || (byte & Self::HAS_INLINE != 0 && inline == 0) {
             return Err(r.corrupt());
         }
-        Ok(Self { shape, mirrors, inline })
+        let class = if byte & Self::HAS_CLASS == 0 { None } else { Some(Class::decode(r)?) };
+        Ok(Self { shape, mirrors, inline, class })
     }
 }
 
@@ -380,6 +399,9 @@ impl std::fmt::Display for LayoutPolicy {
         }
         if self.inline > 0 {
             write!(f, ",inline={}", inline::limit_text(self.inline))?;
+        }
+        if let Some(class) = self.class {
+            write!(f, ",class={class}")?;
         }
         Ok(())
     }
@@ -488,10 +510,19 @@ pub(crate) mod tests {
 
     #[test]
     fn policies_have_names() {
-        for text in ["default", "small", "wide", "wide-any", "wide,mirrors=2", "small,mirrors=2,inline=16KiB"]
-        {
+        for text in [
+            "default",
+            "small",
+            "wide",
+            "wide-any",
+            "wide,mirrors=2",
+            "small,mirrors=2,inline=16KiB",
+            "default,class=archive",
+            "small,mirrors=2,inline=16KiB,class=nvme-2",
+        ] {
             assert_eq!(LayoutPolicy::parse(text).unwrap().to_string(), text);
         }
+        assert_eq!(LayoutPolicy::parse("small,class=none"), LayoutPolicy::parse("small"));
         for text in [
             "",
             "Wide",
@@ -501,6 +532,9 @@ pub(crate) mod tests {
             "wide,x=1",
             "small,inline=65KiB",
             "small,inline=",
+            "small,class=",
+            "small,class=NVMe",
+            "small,class=any",
         ] {
             assert!(LayoutPolicy::parse(text).is_none(), "{text}");
         }

@@ -259,7 +259,7 @@ impl InodeRecord {
 
 impl FileNode {
     fn room(&self) -> usize {
-        let inline = if self.inline.is_some() { 4 + 1 + 1 } else { 4 };
+        let inline = self.inline.as_ref().map_or(4, Inline::room);
         8 + 8 + 1 + 8 + 1 + self.layout.as_ref().map_or(0, Layout::room) + inline
     }
 
@@ -447,6 +447,11 @@ pub(crate) mod tests {
         (any::<i64>(), 0u32..1_000_000_000).prop_map(|(seconds, nanos)| Wall { seconds, nanos })
     }
 
+    fn class() -> impl Strategy<Value = Option<crate::Class>> {
+        prop::option::of("[a-z0-9][a-z0-9-]{0,31}")
+            .prop_map(|name| name.and_then(|name| crate::Class::parse(&name)))
+    }
+
     fn node() -> impl Strategy<Value = Node> {
         prop_oneof![
             (any::<u64>(), any::<u64>(), prop::option::of(any::<[u8; 8]>()), prop::option::of(1u16..5))
@@ -454,12 +459,12 @@ pub(crate) mod tests {
                     let layout = width.map(|w| layout(size, w));
                     Node::File(FileNode { size, space_used, verifier, layout, inline: None })
                 }),
-            (1u32..=65_536, 0u8..3).prop_map(|(limit, mirrors)| {
-                let inline = Some(Inline { limit, shape: crate::Shape::Small, mirrors });
+            (1u32..=65_536, 0u8..3, class()).prop_map(|(limit, mirrors, class)| {
+                let inline = Some(Inline { limit, shape: crate::Shape::Small, mirrors, class });
                 Node::File(FileNode { size: (limit / 2).into(), inline, ..FileNode::default() })
             }),
-            wall().prop_map(|mtime_set| {
-                let policy = LayoutPolicy::parse("wide,mirrors=3").unwrap();
+            (wall(), 0u32..3, class()).prop_map(|(mtime_set, inline, class)| {
+                let policy = LayoutPolicy { inline, class, ..LayoutPolicy::parse("wide,mirrors=3").unwrap() };
                 Node::Directory(DirectoryNode { parent: InodeKey::ROOT, policy, mtime_set })
             }),
             prop::collection::vec(any::<u8>(), 0..99).prop_map(|t| Node::Symlink { target: t.into() }),

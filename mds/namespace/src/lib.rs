@@ -13,6 +13,7 @@
 
 mod acl;
 mod check;
+mod class;
 mod clone;
 mod codec;
 mod create;
@@ -53,6 +54,7 @@ use sluice_env::Wall;
 
 pub use acl::{Ace, Acl, AclFlags, Inheritance, NewMode, Rights, Who};
 pub use check::{Check, Problem, Report, check};
+pub use class::Class;
 pub use clone::{Cloned, SetClone};
 pub use create::{Create, CreateMode, Created, NewAttributes, NewNode};
 pub use credential::{AccessMask, Credential, Owned, SET_ID, Want};

@@ -130,6 +130,9 @@ impl Namespace {
         if set.policy.is_some_and(|policy| policy.inline > 0) {
             self.allow_inline(txn).await?;
         }
+        if set.policy.is_some_and(|policy| policy.class.is_some()) {
+            superblock::raise(txn, |superblock| superblock.classes = true).await?;
+        }
         if set.acl.as_ref().is_some_and(Acl::is_marked) {
             superblock::raise(txn, |superblock| superblock.marked = true).await?;
         }

@@ -36,6 +36,8 @@ pub struct Superblock {
     pub marked: bool,
     /// An inline file may be one row, however long. The same.
     pub whole: bool,
+    /// Policies may name classes of data servers. The same.
+    pub classes: bool,
 }
 
 impl std::fmt::Debug for Superblock {
@@ -90,11 +92,13 @@ impl Superblock {
     const SCHEMA_INLINE: u8 = 3;
     const SCHEMA_MARKED: u8 = 4;
     const SCHEMA_WHOLE: u8 = 5;
+    const SCHEMA_CLASSES: u8 = 6;
 
     pub(crate) fn encode(&self) -> Bytes {
         let mut w = Writer::default();
         // Whoever knows of the one knows of those before it.
         w.u8(match self {
+            Self { classes: true, .. } => Self::SCHEMA_CLASSES,
             Self { whole: true, .. } => Self::SCHEMA_WHOLE,
             Self { marked: true, .. } => Self::SCHEMA_MARKED,
             // Whoever knows of inline files charges: a store is accounted before it has any.
@@ -108,7 +112,7 @@ impl Superblock {
 
     pub(crate) fn decode(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new("superblock", value);
-        let schema = r.schema(Self::SCHEMA_WHOLE)?;
+        let schema = r.schema(Self::SCHEMA_CLASSES)?;
         let sb = Self {
             uuid: r.array()?,
             change_base: r.u64()?,
@@ -119,6 +123,7 @@ impl Superblock {
             inline: schema >= Self::SCHEMA_INLINE,
             marked: schema >= Self::SCHEMA_MARKED,
             whole: schema >= Self::SCHEMA_WHOLE,
+            classes: schema >= Self::SCHEMA_CLASSES,
         };
         r.finish()?;
         Ok(sb)
@@ -185,6 +190,7 @@ impl Namespace {
             inline: options.policy.inline > 0,
             marked: false,
             whole: options.policy.inline > 0,
+            classes: options.policy.class.is_some(),
         };
         txn.set(keys::single(keys::SUPERBLOCK), superblock.encode());
         fetch::put(txn, &InodeKey::ROOT, &root(options));
@@ -239,6 +245,7 @@ mod tests {
             inline: false,
             marked: false,
             whole: false,
+            classes: false,
         };
         assert_eq!(ours.encode()[0], 2, "the release before reads it");
         let with_inline = Superblock { inline: true, ..ours.clone() };
@@ -249,8 +256,11 @@ mod tests {
         assert_eq!(Superblock::decode(with_marks.encode()).unwrap(), with_marks);
         let with_whole = Superblock { whole: true, ..with_marks };
         assert_eq!(Superblock::decode(with_whole.encode()).unwrap(), with_whole);
-        bytes[0] = 6;
+        let with_classes = Superblock { classes: true, ..with_whole };
+        assert_eq!(with_classes.encode()[0], 6, "the release before refuses it by this");
+        assert_eq!(Superblock::decode(with_classes.encode()).unwrap(), with_classes);
+        bytes[0] = 7;
         let error = Superblock::decode(bytes.into()).unwrap_err().to_string();
-        assert_eq!(error, "superblock: schema 6 is newer than this software reads (up to 5); upgrade it");
+        assert_eq!(error, "superblock: schema 7 is newer than this software reads (up to 6); upgrade it");
     }
 }

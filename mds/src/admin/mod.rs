@@ -3,6 +3,7 @@
 mod activity;
 mod audit;
 mod balance;
+mod classes;
 mod compare;
 mod doctor;
 pub(crate) mod dumped;
@@ -26,7 +27,6 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use sluice_env::BoxFuture;
-use sluice_namespace::stable_storage::StoreState;
 use sluice_namespace::{Credential, DirectoryUpdate, FsError, LayoutPolicy, Request, SetAttr};
 use sluice_rpc::{Call, Frame, Program, Reply};
 use sluice_state::client::{ClientInfo, ImplementationId};
@@ -78,6 +78,8 @@ impl Program for Admin {
                 ADMIN_ACCEPT_OLDER => {
                     answer(&call, async |args| self.accept_older(args, from(&call)).await).await
                 }
+                ADMIN_CLASSES => encode(&self.classes()),
+                ADMIN_CLASS => answer(&call, async |args| self.class(args, from(&call)).await).await,
                 ADMIN_ROOM => encode(&self.room()),
                 ADMIN_DUMPED => answer(&call, async |args| self.dumped(args, from(&call)).await).await,
                 ADMIN_LAST_DUMP => encode(&self.last_dump()),
@@ -239,8 +241,9 @@ impl Admin {
 
     async fn policy(&self, args: ADMIN_POLICY_args, from: SocketAddr) -> ADMIN_POLICY_res {
         let refuse = |why: String| ADMIN_POLICY_res::Default(ctl_status::CTL_ERR_INVAL, why.into());
-        // Who does not speak of inline files leaves them as they are.
-        let keeps_inline = !args.policy.windows(7).any(|part| part == b"inline=");
+        // Who does not speak of inline files, or of a class, leaves that as it is.
+        let says = |what: &str| args.policy.windows(what.len()).any(|part| part == what.as_bytes());
+        let kept = Kept { inline: !says(",inline="), class: !says(",class=") };
         let set = if args.policy.is_empty() {
             None
         } else {
@@ -249,15 +252,21 @@ impl Admin {
                 Some(policy) => Some(policy),
                 None => {
                     return refuse(format!(
-                        "no policy is called {text}: default, small, wide or wide-any, with copies (1 to 36) as in wide,mirrors=2, and with small files kept in the metadata as in default,inline=16KiB (at most 64KiB, or off)"
+                        "no policy is called {text}: default, small, wide or wide-any, with copies (1 to 36) as in wide,mirrors=2, and with small files kept in the metadata as in default,inline=16KiB (at most 64KiB, or off), and on data servers of a class as in default,class=archive (or none)"
                     ));
                 }
             }
         };
-        if let Some(few) = set.and_then(|policy| self.too_few(&policy)) {
-            return refuse(few);
+        let set = match self.complete(&args.path, set, kept).await {
+            Ok(set) => set,
+            Err(error) => return refuse(error.to_string()),
+        };
+        // A class that nobody speaks of may be gone since.
+        let unknown = set.filter(|_| !kept.class).and_then(|policy| self.no_such_class(&policy));
+        if let Some(why) = unknown.or_else(|| set.and_then(|policy| self.too_few(&policy))) {
+            return refuse(why);
         }
-        match self.apply(&args.path, set, keeps_inline).await {
+        match self.apply(&args.path, set).await {
             Ok(Some(policy)) => {
                 if set.is_some() {
                     let path = String::from_utf8_lossy(&args.path);
@@ -273,30 +282,42 @@ impl Admin {
     /// Why no file of this policy could be made. Before there are data servers anything may be said of those to come.
     fn too_few(&self, policy: &LayoutPolicy) -> Option<String> {
         let mut all = self.mds.data_servers.all();
-        all.retain(|store| store.view().intent == StoreState::Active);
-        let (active, mirrors) = (all.len(), policy.mirrors);
-        (active > 0 && usize::from(mirrors) > active).then(|| {
+        all.retain(|store| store.is_active());
+        let wanted = crate::layout::classes::wanted(&self.mds, policy.class);
+        let (any, mirrors) = (!all.is_empty(), policy.mirrors);
+        all.retain(|store| wanted.takes(store.class()));
+        let class = policy.class.map_or_else(String::new, |_| wanted.words());
+        let active = all.len();
+        (any && usize::from(mirrors) > active).then(|| {
             format!(
-                "mirrors={mirrors} needs {mirrors} data servers, and {active} take new files (active in `sluice ds list`): add some first, or take fewer mirrors"
+                "mirrors={mirrors} needs {mirrors} data servers{class}, and {active} take new files (active in `sluice ds list`): add some first, or take fewer mirrors"
             )
         })
     }
 
-    /// Sets the policy of a directory if one is given; the policy it has then.
-    async fn apply(
+    /// With what is left as it is.
+    async fn complete(
         &self,
         path: &[u8],
         set: Option<LayoutPolicy>,
-        keeps_inline: bool,
+        kept: Kept,
     ) -> Result<Option<LayoutPolicy>, FsError> {
+        let Some(mut policy) = set.filter(|_| kept.inline || kept.class) else { return Ok(set) };
+        let found = self.mds.walk(path).await?;
+        if let Some(node) = found.directory_node() {
+            policy.inline = if kept.inline { node.policy.inline } else { policy.inline };
+            policy.class = if kept.class { node.policy.class } else { policy.class };
+        }
+        Ok(Some(policy))
+    }
+
+    /// Sets the policy of a directory if one is given; the policy it has then.
+    async fn apply(&self, path: &[u8], set: Option<LayoutPolicy>) -> Result<Option<LayoutPolicy>, FsError> {
         let found = self.mds.walk(path).await?;
         let (namespace, who) = (&self.mds.namespace, &Credential::ROOT);
-        let (Some(mut policy), Some(node)) = (set, found.directory_node()) else {
+        let (Some(policy), Some(_)) = (set, found.directory_node()) else {
             return Ok(found.directory_node().map(|directory| directory.policy));
         };
-        if keeps_inline {
-            policy.inline = node.policy.inline;
-        }
         let change = SetAttr { policy: Some(policy), ..SetAttr::default() };
         let request = Request { who, now: self.mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
         let (change, request, key) = (&change, &request, found.key);
@@ -307,6 +328,13 @@ impl Admin {
             .await?;
         Ok(Some(policy))
     }
+}
+
+/// What of a policy stays as it is.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    inline: bool,
+    class: bool,
 }
 
 /// As much of a name as the protocol carries.

@@ -163,7 +163,7 @@ fn with_others(file: &Alone) -> String {
     }
 }
 
-fn store_id(id: u32) -> Result<StoreId, Refusal> {
+pub(super) fn store_id(id: u32) -> Result<StoreId, Refusal> {
     let none = || Refusal::No(format!("there is no data server {id}: sluice ds list shows them"));
     u16::try_from(id).map(StoreId).map_err(|_| none())
 }

@@ -23,7 +23,7 @@ use crate::dsctl::{self, transfer};
 use crate::error::fs_status;
 use crate::files::{Held, file_id};
 use crate::layout::heal::leave;
-use crate::layout::{garbage, inline, settle};
+use crate::layout::{classes, garbage, inline, settle};
 use crate::quota::room;
 use crate::server::Mds;
 
@@ -84,6 +84,10 @@ pub(crate) async fn carry_out(cx: &mut Context, want: &Clone, answer: &nfs_resop
     }
     // Size without data is shared with nobody.
     let from = source.layout().ok_or(nfsstat4::NFS4ERR_XDEV)?;
+    // Who copies into a directory of another class wants it there.
+    if target.layout().is_some_and(|own| !classes::is_one(&mds, own, from)) {
+        return Err(nfsstat4::NFS4ERR_XDEV.into());
+    }
     let bytes = want.offset..want.offset + length;
     let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
     let plan = plan(id, (from, want.source_offset), &target, bytes.clone()).ok_or(nfsstat4::NFS4ERR_XDEV)?;

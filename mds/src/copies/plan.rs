@@ -168,9 +168,11 @@ mod tests {
     use crate::layout::placement::{Candidate, place};
 
     fn layout(shape: Shape, mirrors: u8, stores: u16) -> Layout {
-        let stores: Vec<_> =
-            (1..=stores).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None }).collect();
-        place(DataFileId(1), LayoutPolicy { shape, mirrors, inline: 0 }, &stores, 0, 64 << 20).unwrap()
+        let stores: Vec<_> = (1..=stores)
+            .map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None, class: None })
+            .collect();
+        place(DataFileId(1), LayoutPolicy { shape, mirrors, inline: 0, class: None }, &stores, 0, 64 << 20)
+            .unwrap()
     }
 
     #[test]

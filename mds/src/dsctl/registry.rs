@@ -14,7 +14,7 @@ use sluice_namespace::stable_storage::{
     CapabilityEpochs, CapabilityKey, Store, StoreState, capability_epochs, older, put_capability_epochs,
     stores,
 };
-use sluice_namespace::{DataFileId, FsError, Sequence, StoreId, next_number};
+use sluice_namespace::{Class, DataFileId, FsError, Sequence, StoreId, next_number};
 use sluice_rpc::Connection;
 use sluice_state::{BootEpoch, ClientId, Time};
 use sluice_xdr::capability::{Capability, Rights};
@@ -101,6 +101,8 @@ pub(crate) struct StoreView {
     pub(crate) detail: String,
     pub(crate) version: Bytes,
     pub(crate) intent: StoreState,
+    /// As its row says.
+    pub(crate) class: Option<Class>,
     pub(crate) last_heard: Time,
     /// It did not say in time how full it is, and was not heard of since.
     pub(crate) mute: bool,
@@ -138,6 +140,20 @@ impl StoreView {
     /// The host that it runs on, as its first address tells.
     pub(crate) fn host(&self) -> Option<IpAddr> {
         self.addresses.first().map(SocketAddr::ip)
+    }
+
+    /// See [`StoreHandle::serves`].
+    pub(crate) fn serves(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| !connection.is_closed())
+            && !self.lost
+            && !self.addresses.is_empty()
+            && self.intent != StoreState::Removed
+            && !matches!(self.health, None | Some(ctl_health::HEALTH_FAILING))
+    }
+
+    /// See [`StoreHandle::takes_new`].
+    pub(crate) fn takes_new(&self) -> bool {
+        self.intent == StoreState::Active && self.health == Some(ctl_health::HEALTH_OK)
     }
 }
 
@@ -221,6 +237,11 @@ impl Registry {
         let mut all = self.known();
         all.retain(|store| !store.is_removed());
         all
+    }
+
+    /// Some that was not removed has no class: mostly the first.
+    pub(crate) fn has_any_without_class(&self) -> bool {
+        self.stores.read().values().any(|store| !store.is_removed() && store.class().is_none())
     }
 
     /// Every one that ever was.
@@ -349,7 +370,13 @@ impl StoreHandle {
         Self {
             id: row.id,
             uuid: row.uuid,
-            state: Mutex::new(StoreView { addresses, capacity, intent: row.state, ..StoreView::default() }),
+            state: Mutex::new(StoreView {
+                addresses,
+                capacity,
+                intent: row.state,
+                class: row.class,
+                ..StoreView::default()
+            }),
             nfs: tokio::sync::Mutex::new(None),
             orders: AtomicU64::new(0),
         }
@@ -380,12 +407,7 @@ impl StoreHandle {
 
     /// Clients may be sent to it.
     pub(crate) fn serves(&self) -> bool {
-        let view = self.state.lock();
-        view.connection.as_ref().is_some_and(|connection| !connection.is_closed())
-            && !view.lost
-            && !view.addresses.is_empty()
-            && view.intent != StoreState::Removed
-            && !matches!(view.health, None | Some(ctl_health::HEALTH_FAILING))
+        self.state.lock().serves()
     }
 
     /// Data that is there may be changed; whether there is room for more shows when it is written.
@@ -414,8 +436,11 @@ impl StoreHandle {
 
     /// New data files may be placed on it.
     pub(crate) fn takes_new(&self) -> bool {
-        let view = self.state.lock();
-        view.intent == StoreState::Active && view.health == Some(ctl_health::HEALTH_OK)
+        self.state.lock().takes_new()
+    }
+
+    pub(crate) fn class(&self) -> Option<Class> {
+        self.state.lock().class
     }
 }
 

@@ -165,10 +165,17 @@ mod tests {
     use super::*;
 
     fn layout(shape: Shape, mirrors: u8, stores: u16) -> Layout {
-        let candidates: Vec<_> =
-            (1..=stores).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None }).collect();
-        place(DataFileId(u64::MAX), LayoutPolicy { shape, mirrors, inline: 0 }, &candidates, 5, 64 << 20)
-            .unwrap()
+        let candidates: Vec<_> = (1..=stores)
+            .map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None, class: None })
+            .collect();
+        place(
+            DataFileId(u64::MAX),
+            LayoutPolicy { shape, mirrors, inline: 0, class: None },
+            &candidates,
+            5,
+            64 << 20,
+        )
+        .unwrap()
     }
 
     fn encoded(layout: &Layout, segment: &Segment<'_>, good: impl Fn(&DataFile) -> bool) -> ff_layout4 {

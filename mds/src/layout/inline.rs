@@ -398,10 +398,11 @@ mod tests {
 
     #[test]
     fn only_data_files_with_bytes_are_said_to_be_there() {
-        let stores: Vec<_> =
-            (1..=4).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None }).collect();
+        let stores: Vec<_> = (1..=4)
+            .map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None, class: None })
+            .collect();
         let placed = |shape, mirrors| {
-            let policy = LayoutPolicy { shape, mirrors, inline: 0 };
+            let policy = LayoutPolicy { shape, mirrors, inline: 0, class: None };
             let mut layout = place(DataFileId(1), policy, &stores, 0, 64 << 20).unwrap();
             written_to(&mut layout, 1);
             layout

@@ -16,6 +16,7 @@
 //! | `spares` | data files that lost their place in a layout |
 //! | `sweep` | a walk over a table, page by page |
 //! | `inline` | small files that are kept in the metadata, until they get data files |
+//! | `classes` | which data servers a class means, and which data server has which |
 //! | `habits` | which directories' new files begin at data servers, because those before became large |
 //! | `heal` | mirrors are made equal again, or anew |
 //! | `census` | how much of which file is where: counted, never kept up to date |
@@ -29,6 +30,7 @@
 
 pub(crate) mod balance;
 pub(crate) mod census;
+pub(crate) mod classes;
 pub(crate) mod commits;
 pub(crate) mod compare;
 pub(crate) mod device;
@@ -56,14 +58,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sluice_namespace::stable_storage::StoreState;
 use sluice_namespace::{Layout, LayoutPolicy, StoreId};
 use sluice_xdr::nfs4::nfsstat4;
 
-use crate::dsctl::Placing;
+use crate::dsctl::{Placing, StoreHandle};
 use crate::error::fs_status;
 use crate::server::Mds;
-use placement::Candidate;
+use placement::{Candidate, Wanted};
 
 /// Nanoseconds after which it is said again that a file found no place.
 const UNPLACED_AGAIN: u64 = 60 * 1_000_000_000;
@@ -89,10 +90,11 @@ pub(crate) async fn place_beside(
 ) -> Result<Placed, nfsstat4> {
     let Candidates { list: mut candidates, placing } = candidates(mds);
     candidates.retain(|candidate| !refused(candidate.store));
+    let wanted = classes::retain(mds, &mut candidates, policy.class);
     let policy = placement::for_maker(with_mirrors(mds, *policy), stripes);
     let mirrors = policy.mirrors;
     if candidates.is_empty() {
-        return Err(nobody(mds, mirrors.into(), 0, refused));
+        return Err(nobody(mds, mirrors.into(), 0, wanted, refused));
     }
     if mirrors > 1 {
         placement::interleave(&mut candidates);
@@ -101,7 +103,7 @@ pub(crate) async fn place_beside(
     let placed = placement::place(id, policy, &candidates, turn(mds), mds.config.first_component);
     placed
         .map(|layout| Placed { layout, placing })
-        .ok_or_else(|| nobody(mds, mirrors.into(), candidates.len(), refused))
+        .ok_or_else(|| nobody(mds, mirrors.into(), candidates.len(), wanted, refused))
 }
 
 /// How many copies there are to be where a policy says nothing of it.
@@ -118,8 +120,10 @@ pub(crate) async fn fresh(mds: &Arc<Mds>, old: &Layout) -> Result<Placed, nfssta
     let id = mds.next_data_file().await.map_err(|error| fs_status(&error))?;
     let Candidates { list, placing } = candidates(mds);
     let mirrors = old.components.iter().map(|component| component.mirrors).max().unwrap_or_default();
-    let layout = placement::renewed(id, old, &list, turn(mds))
-        .ok_or_else(|| nobody(mds, mirrors, list.len(), |_| false))?;
+    let like = |store| classes::like(mds, store);
+    let wanted = old.data_files().next().map_or(Wanted::Any, |file| like(file.store));
+    let layout = placement::renewed(id, old, &list, turn(mds), like)
+        .ok_or_else(|| nobody(mds, mirrors, list.len(), wanted, |_| false))?;
     Ok(Placed { layout, placing })
 }
 
@@ -142,13 +146,14 @@ pub(crate) struct Candidates {
 pub(crate) fn candidates(mds: &Mds) -> Candidates {
     // Before any of them is looked at: one that is drained from now on waits for this choice, or is not in it.
     let placing = mds.data_servers.placing();
-    let usable = mds.data_servers.all().into_iter().filter(|store| store.serves() && store.takes_new());
-    let list = usable
-        .map(|store| {
-            let (free_bytes, host) = store.update(|view| (view.capacity.free_bytes, view.host()));
-            Candidate { store: store.id, free_bytes, host }
+    let candidate = |store: Arc<StoreHandle>| {
+        store.update(|view| {
+            let (free_bytes, host, class) = (view.capacity.free_bytes, view.host(), view.class);
+            let usable = view.serves() && view.takes_new();
+            usable.then_some(Candidate { store: store.id, free_bytes, host, class })
         })
-        .collect();
+    };
+    let list = mds.data_servers.all().into_iter().filter_map(candidate).collect();
     Candidates { list, placing }
 }
 
@@ -162,23 +167,38 @@ pub(crate) fn pause(mds: &Mds, store: StoreId, copied: u64) -> Duration {
     mds.drains.pause(mds, store, copied).max(mds.balances.pause(mds, store, copied))
 }
 
-/// Why there is no place for `mirrors` where `usable` take new files: a data server that is away may have some, full ones and
-/// those that have just `refused` have none. An administrator may not look at what clients are told.
-fn nobody(mds: &Mds, mirrors: u16, usable: usize, refused: impl Fn(StoreId) -> bool) -> nfsstat4 {
+/// Why there is no place for `mirrors` where `usable` take new files: a data server that is `wanted` and away may have some, full
+/// ones and those that have just `refused` have none, and others do not count. An administrator may not look at what clients are
+/// told.
+fn nobody(
+    mds: &Mds,
+    mirrors: u16,
+    usable: usize,
+    wanted: Wanted,
+    refused: impl Fn(StoreId) -> bool,
+) -> nfsstat4 {
     let now = mds.now();
     let mut told = mds.data_servers.unplaced.lock();
     if told.is_none_or(|before| now.since(before) > UNPLACED_AGAIN) {
         *told = Some(now);
+        let class = match wanted {
+            Wanted::Of(class) => class.map(tracing::field::display),
+            Wanted::Any => None,
+        };
         tracing::warn!(
             mirrors = mirrors.max(1),
             data_servers = usable,
+            class,
             "a new file found no place: its policy wants more mirrors than data servers take new files; see sluice ds list and sluice policy"
         );
     }
     drop(told);
     let mut known = mds.data_servers.all();
-    known.retain(|store| store.view().intent == StoreState::Active);
-    if !known.is_empty() && known.iter().all(|store| store.serves() || refused(store.id)) {
+    known.retain(|store| store.is_active());
+    // Of a class that no data server has, none is away either.
+    let is_first = known.is_empty();
+    known.retain(|store| wanted.takes(store.class()));
+    if !is_first && known.iter().all(|store| store.serves() || refused(store.id)) {
         nfsstat4::NFS4ERR_NOSPC
     } else {
         nfsstat4::NFS4ERR_DELAY

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use sluice_namespace::{Component, DataFile, DataFileId, Layout, LayoutPolicy, Shape, StoreId};
+use sluice_namespace::{Class, Component, DataFile, DataFileId, Layout, LayoutPolicy, Shape, StoreId};
 
 /// Unit of coarse stripes: clients that know no stripes take each unit as a segment of its own, one
 /// LAYOUTGET each.
@@ -22,6 +22,33 @@ pub(crate) struct Candidate {
     pub(crate) free_bytes: u64,
     /// Where it runs: what is on one host goes with it. `None`: alone, as far as is known.
     pub(crate) host: Option<IpAddr>,
+    pub(crate) class: Option<Class>,
+}
+
+/// Data servers that something may be placed on: those of a class, which may be that they have none, or all
+/// (docs/adr/0041).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Of(Option<Class>),
+    Any,
+}
+
+impl Wanted {
+    pub(crate) fn takes(self, class: Option<Class>) -> bool {
+        match self {
+            Self::Of(wanted) => wanted == class,
+            Self::Any => true,
+        }
+    }
+
+    /// Behind "data server", for people; nothing where any will do.
+    pub(crate) fn words(self) -> String {
+        match self {
+            Self::Of(Some(class)) => format!(" of class {class}"),
+            Self::Of(None) => " without a class".to_owned(),
+            Self::Any => String::new(),
+        }
+    }
 }
 
 /// Puts those of one host as far from each other as can be: neighbours are the mirrors of one file.
@@ -106,8 +133,14 @@ fn default_shape(wheel: &Wheel<'_>, first: u64, width: usize) -> Vec<Component> 
 
 /// The same shape with fresh data files under `id`, for a truncation to zero: data servers that take no
 /// new files give way to others. `None`: not enough candidates.
-pub(crate) fn renewed(id: DataFileId, old: &Layout, candidates: &[Candidate], turn: u64) -> Option<Layout> {
-    let components = old.components.iter().map(|component| repaired(component, candidates, turn));
+pub(crate) fn renewed(
+    id: DataFileId,
+    old: &Layout,
+    candidates: &[Candidate],
+    turn: u64,
+    like: impl Fn(StoreId) -> Wanted,
+) -> Option<Layout> {
+    let components = old.components.iter().map(|component| repaired(component, candidates, turn, &like));
     let components = components.collect::<Option<Vec<_>>>()?;
     Some(numbered(Layout { id, components, mirrors_dirty: false }))
 }
@@ -118,9 +151,14 @@ pub(crate) fn again(id: DataFileId, old: &Layout) -> Layout {
     numbered(Layout { id, components: components.collect(), mirrors_dirty: false })
 }
 
-/// A component that no client has seen, with data servers that take no new files replaced; all else stays.
-/// `None`: not enough candidates.
-pub(crate) fn repaired(component: &Component, candidates: &[Candidate], turn: u64) -> Option<Component> {
+/// A component that no client has seen, with data servers that take no new files replaced by such that are `like` them; all else
+/// stays. `None`: not enough candidates.
+pub(crate) fn repaired(
+    component: &Component,
+    candidates: &[Candidate],
+    turn: u64,
+    like: impl Fn(StoreId) -> Wanted,
+) -> Option<Component> {
     let wheel = Wheel::of(candidates, turn);
     let usable = |file: &DataFile| candidates.iter().any(|candidate| candidate.store == file.store);
     let mut new = Component { handed_out: false, ..component.clone() };
@@ -128,7 +166,7 @@ pub(crate) fn repaired(component: &Component, candidates: &[Candidate], turn: u6
     for column in new.slots.chunks_mut(usize::from(component.mirrors.max(1))) {
         let mut taken: Vec<DataFile> = column.iter().filter(|file| usable(file)).copied().collect();
         for file in column.iter_mut().filter(|file| !usable(file)) {
-            let free = wheel.next(next, &taken)?;
+            let free = wheel.next(next, &taken, like(file.store))?;
             next = free + 1;
             file.store = wheel.store(free);
             taken.push(*file);
@@ -173,8 +211,8 @@ impl<'a> Wheel<'a> {
         self.at(at).and_then(|candidate| candidate.host)
     }
 
-    /// The first from here on that is none of `taken`, on a host of its own if there is one left.
-    fn next(&self, from: usize, taken: &[DataFile]) -> Option<usize> {
+    /// The first from here on that is `wanted` and none of `taken`, on a host of its own if there is one left.
+    fn next(&self, from: usize, taken: &[DataFile], wanted: Wanted) -> Option<usize> {
         let has = |candidate: &&Candidate| taken.iter().any(|file| file.store == candidate.store);
         let hosts: Vec<IpAddr> = match taken {
             [] => Vec::new(),
@@ -182,7 +220,8 @@ impl<'a> Wheel<'a> {
         };
         // A whole turn of the wheel meets every candidate.
         let turn = from..from + self.len();
-        let free = || turn.clone().filter(|at| self.at(*at).is_some_and(|candidate| !has(&candidate)));
+        let may = |candidate: &Candidate| wanted.takes(candidate.class) && !has(&candidate);
+        let free = || turn.clone().filter(|at| self.at(*at).is_some_and(may));
         let apart = |at: &usize| self.host(*at).is_none_or(|host| !hosts.contains(&host));
         free().find(apart).or_else(|| free().next())
     }
@@ -200,7 +239,8 @@ impl<'a> Wheel<'a> {
         for column in 0..width {
             let (begin, mut next) = (slots.len(), from + column);
             for _ in 0..mirrors {
-                let at = self.next(next, slots.get(begin..).unwrap_or_default()).unwrap_or(next);
+                let taken = slots.get(begin..).unwrap_or_default();
+                let at = self.next(next, taken, Wanted::Any).unwrap_or(next);
                 slots.push(DataFile { store: self.store(at), ..DataFile::default() });
                 next = at + 1;
             }
@@ -253,11 +293,13 @@ mod tests {
     const FIRST: u64 = 64 << 20;
 
     fn stores(n: u16) -> Vec<Candidate> {
-        (1..=n).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None }).collect()
+        (1..=n)
+            .map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None, class: None })
+            .collect()
     }
 
     fn policy(shape: Shape, mirrors: u8) -> LayoutPolicy {
-        LayoutPolicy { shape, mirrors, inline: 0 }
+        LayoutPolicy { shape, mirrors, inline: 0, class: None }
     }
 
     fn placed(shape: Shape, mirrors: u8, candidates: &[Candidate], turn: u64) -> Layout {
@@ -341,12 +383,38 @@ mod tests {
     fn a_repair_touches_only_what_must_go() {
         let old = placed(Shape::Default, 2, &stores(5), 2);
         let left: Vec<_> = stores(5).into_iter().filter(|candidate| candidate.store != StoreId(4)).collect();
-        let new = renewed(DataFileId(8), &old, &left, 9).unwrap();
+        let new = renewed(DataFileId(8), &old, &left, 9, |_| Wanted::Any).unwrap();
         assert!(new.is_valid() && mirrors_are_apart(&new));
         for (before, after) in old.data_files().zip(new.data_files()) {
             assert_eq!(before.slot, after.slot);
             assert_ne!(after.store, StoreId(4));
             assert!(before.store == StoreId(4) || before.store == after.store);
+        }
+    }
+
+    #[test]
+    fn a_repair_stays_within_the_class_of_what_goes_and_is_none_where_that_has_nobody_left() {
+        let class = |store: StoreId| Class::parse(if store.0 <= 3 { "archive" } else { "nvme" });
+        let all: Vec<_> = stores(6)
+            .into_iter()
+            .map(|candidate| Candidate { class: class(candidate.store), ..candidate })
+            .collect();
+        for turn in 0..12 {
+            let old = placed(Shape::Small, 2, &all[..3], turn);
+            let (gone, stays) = (old.components[0].slots[0].store, old.components[0].slots[1].store);
+            let left: Vec<_> = all.iter().filter(|candidate| candidate.store != gone).copied().collect();
+            let like = |store| Wanted::Of(class(store));
+            let new = renewed(DataFileId(8), &old, &left, turn, like).unwrap();
+            let [first, second] = &new.components[0].slots[..] else { panic!("{new:?}") };
+            assert!(first.store.0 <= 3 && first.store != gone && second.store == stays, "{new:?}");
+            // Two of three are gone.
+            let left: Vec<_> = left
+                .iter()
+                .filter(|candidate| candidate.store == stays || candidate.store.0 > 3)
+                .copied()
+                .collect();
+            assert_eq!(renewed(DataFileId(8), &old, &left, turn, like), None);
+            assert!(renewed(DataFileId(8), &old, &left, turn, |_| Wanted::Any).is_some());
         }
     }
 
@@ -359,6 +427,7 @@ mod tests {
                 store: StoreId(n),
                 free_bytes: 1 << 40,
                 host: Some(IpAddr::from([10, 0, 0, host])),
+                class: None,
             })
             .collect();
         interleave(&mut all);
@@ -417,7 +486,7 @@ mod tests {
             let gone = layout.components[0].slots[0].store;
             let left: Vec<_> =
                 candidates.iter().filter(|candidate| candidate.store != gone).copied().collect();
-            let new = repaired(&layout.components[0], &left, turn + 1).unwrap();
+            let new = repaired(&layout.components[0], &left, turn + 1, |_| Wanted::Any).unwrap();
             let of: BTreeSet<_> = new.slots.iter().map(|file| host_of(&candidates, file.store)).collect();
             assert_eq!(of.len(), 2, "{new:?}");
             let stays = host_of(&candidates, layout.components[0].slots[1].store);
@@ -452,7 +521,7 @@ mod tests {
         ) {
             let candidates: Vec<_> = (1..)
                 .zip(&free)
-                .map(|(n, free)| Candidate { store: StoreId(n), free_bytes: *free, host: None })
+                .map(|(n, free)| Candidate { store: StoreId(n), free_bytes: *free, host: None, class: None })
                 .collect();
             let layout = place(DataFileId(1), policy(shape, mirrors), &candidates, turn, first);
             prop_assert_eq!(layout.is_some(), candidates.len() >= usize::from(mirrors.max(1)));
@@ -465,7 +534,7 @@ mod tests {
                 }
                 let mut left = candidates.clone();
                 left.remove(gone % candidates.len());
-                let renewed = renewed(DataFileId(2), &layout, &left, turn);
+                let renewed = renewed(DataFileId(2), &layout, &left, turn, |_| Wanted::Any);
                 prop_assert_eq!(renewed.is_some(), left.len() >= usize::from(mirrors.max(1)));
                 if let Some(renewed) = renewed {
                     prop_assert!(renewed.is_valid() && mirrors_are_apart(&renewed));

@@ -158,7 +158,8 @@ async fn replace(mds: &Arc<Mds>, key: InodeKey, index: usize) -> Result<(), nfss
                 let Some(old) = old.filter(|component| component.is_untouched(inode.size())) else {
                     return Ok(());
                 };
-                let Some(new) = placement::repaired(old, candidates, turn) else { return Ok(()) };
+                let like = |store| super::classes::like(mds, store);
+                let Some(new) = placement::repaired(old, candidates, turn, like) else { return Ok(()) };
                 namespace.replace_component(&mut txn, &key, index, new).await?;
                 Ok(())
             })

@@ -95,6 +95,7 @@ pub struct DataServerStatistics {
     pub connected: bool,
     pub health: &'static str,
     pub capacity: ctl_capacity,
+    pub class: Option<String>,
     /// Data files, and bytes in them, that are left to move while it is drained, once they were counted.
     pub left: Option<(u64, u64)>,
 }
@@ -209,6 +210,7 @@ impl Mds {
             connected: store.connection().is_some() && !view.lost,
             health: view.health.map_or("unknown", health_words),
             capacity: view.capacity,
+            class: view.class.map(|class| class.to_string()),
             left: left.map(|left| (left.data_files, left.bytes)),
         }
     }

@@ -245,7 +245,7 @@ fn layouts_and_the_holder_agree() {
 /// What goes through this server moves the times as ever, too, and once: the holder's word comes after it.
 #[test]
 fn a_write_here_does_not_move_what_the_holder_said() {
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 4096 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 4096, class: None };
     let config = Config { delegations: Delegations::Times, policy, ..Config::default() };
     simulate_with(8, config, async |world: World| {
         let a = world.client("a").await;

@@ -13,7 +13,10 @@ use crate::harness::*;
 use crate::mirrors::{RO, RW, devices, get};
 
 fn small(mirrors: u8) -> Config {
-    Config { policy: LayoutPolicy { shape: Shape::Small, mirrors, inline: 0 }, ..Config::default() }
+    Config {
+        policy: LayoutPolicy { shape: Shape::Small, mirrors, inline: 0, class: None },
+        ..Config::default()
+    }
 }
 
 async fn drain(world: &World, id: u32, cancel: bool) -> Result<(), String> {

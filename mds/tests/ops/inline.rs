@@ -20,7 +20,7 @@ const CURRENT: stateid4 = stateid4 { seqid: 1, other: [0; 12] };
 const UNAVAILABLE: nfsstat4 = nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE;
 
 fn inline(seed: u64, test: impl AsyncFn(World)) {
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: LIMIT };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: LIMIT, class: None };
     simulate_with(seed, Config { policy, ..Config::default() }, test);
 }
 

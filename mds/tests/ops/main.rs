@@ -21,6 +21,7 @@ mod admin;
 mod away;
 mod bind_conn_to_session;
 mod callback;
+mod classes;
 mod compare;
 mod copy;
 mod create;

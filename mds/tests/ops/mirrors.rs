@@ -49,7 +49,10 @@ pub fn devices(layout: &ff_layout4) -> Vec<deviceid4> {
 }
 
 pub fn mirrored() -> Config {
-    Config { policy: LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0 }, ..Config::default() }
+    Config {
+        policy: LayoutPolicy { shape: Shape::Small, mirrors: 2, inline: 0, class: None },
+        ..Config::default()
+    }
 }
 
 /// A file of a page at two data servers.
@@ -68,8 +71,10 @@ pub async fn two_copies(world: &mut World) -> ([Arc<DataServer>; 2], Client, (nf
 /// reads has no copies to be mixed up, and where one copy is all there is, none is.
 #[test]
 fn mirrors_are_written_in_one_segment_or_here() {
-    let of =
-        |shape, mirrors| Config { policy: LayoutPolicy { shape, mirrors, inline: 0 }, ..Config::default() };
+    let of = |shape, mirrors| Config {
+        policy: LayoutPolicy { shape, mirrors, inline: 0, class: None },
+        ..Config::default()
+    };
     let unavailable = Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE);
     // Mirrors, stripes of a new kernel, whether an old one may write itself.
     let cases = [
@@ -102,7 +107,7 @@ fn mirrors_are_written_in_one_segment_or_here() {
 #[test]
 fn what_an_old_kernel_makes_with_mirrors_is_one_segment_to_everybody() {
     for (shape, mirrors, columns) in [(Shape::Wide, 2, 1), (Shape::WideAny, 2, 1), (Shape::Wide, 1, 3)] {
-        let policy = LayoutPolicy { shape, mirrors, inline: 0 };
+        let policy = LayoutPolicy { shape, mirrors, inline: 0, class: None };
         simulate_with(10, Config { policy, ..Config::default() }, async |mut world: World| {
             world.add_data_server("ds2").await;
             world.add_data_server("ds3").await;

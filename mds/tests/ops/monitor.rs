@@ -58,6 +58,7 @@ fn a_monitoring_key_lets_its_holder_look_and_nothing_else() {
             ADMIN_WHY,
             ADMIN_DOCTOR,
             ADMIN_SERVERS,
+            ADMIN_CLASSES,
             ADMIN_QUOTAS,
             ADMIN_ROOM,
             ADMIN_LOCKS,

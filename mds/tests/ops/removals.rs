@@ -96,7 +96,7 @@ fn many_data_servers_remove_at_the_same_time() {
 #[test]
 fn what_is_removed_does_not_wait_for_what_is_to_be_filled() {
     const FILES: usize = 2_000;
-    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 3, inline: 0 };
+    let policy = LayoutPolicy { shape: Shape::Small, mirrors: 3, inline: 0, class: None };
     let config = Config { policy, rebuild_after: Duration::from_secs(30), ..Config::default() };
     simulate_with(3, config, async |mut world: World| {
         let mut all = vec![world.data_server()];

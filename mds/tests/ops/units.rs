@@ -21,7 +21,10 @@ const UNIT: u64 = 1 << 20;
 const WIDTH: u64 = 3;
 
 fn wide() -> Config {
-    Config { policy: LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0 }, ..Config::default() }
+    Config {
+        policy: LayoutPolicy { shape: Shape::Wide, mirrors: 1, inline: 0, class: None },
+        ..Config::default()
+    }
 }
 
 /// A file over three data servers.

@@ -183,7 +183,7 @@ async fn create(
         directory: InodeKey::ROOT,
         name: Name::new(name.as_bytes()).map_err(|error| anyhow!("{error}"))?,
         node: NewNode::InlineFile {
-            inline: Inline { limit: 8192, shape: Shape::Default, mirrors: 1 },
+            inline: Inline { limit: 8192, shape: Shape::Default, mirrors: 1, class: None },
             size: 0,
         },
         mode: CreateMode::Guarded,

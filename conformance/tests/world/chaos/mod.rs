@@ -66,7 +66,7 @@ fn policy(seed: u64) -> LayoutPolicy {
         (false, 0) => shipped,
         (false, _) => 0,
     };
-    LayoutPolicy { shape, mirrors: 1 + (seed % 2) as u8, inline }
+    LayoutPolicy { shape, mirrors: 1 + (seed % 2) as u8, inline, class: None }
 }
 
 fn habits(seed: u64) -> Habits {

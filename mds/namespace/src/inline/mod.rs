@@ -10,6 +10,7 @@ use std::pin::pin;
 use bytes::Bytes;
 use sluice_kv::Transaction;
 
+use crate::class::Class;
 use crate::codec::{Reader, Writer};
 use crate::data_file::{Layout, LayoutPolicy, Shape};
 use crate::error::FsError;
@@ -32,6 +33,7 @@ pub struct Inline {
     /// The policy for its data files, should it get any.
     pub shape: Shape,
     pub mirrors: u8,
+    pub class: Option<Class>,
 }
 
 impl Inline {
@@ -42,11 +44,20 @@ impl Inline {
 
     /// What its data files follow.
     pub fn policy(&self) -> LayoutPolicy {
-        LayoutPolicy { shape: self.shape, mirrors: self.mirrors, inline: self.limit }
+        LayoutPolicy { shape: self.shape, mirrors: self.mirrors, inline: self.limit, class: self.class }
     }
 
     pub(crate) fn encode(&self, w: &mut Writer) {
-        w.u32(self.limit).u8(self.shape.code()).u8(self.mirrors);
+        let has_class = if self.class.is_some() { LayoutPolicy::HAS_CLASS } else { 0 };
+        w.u32(self.limit).u8(self.shape.code() | has_class).u8(self.mirrors);
+        if let Some(class) = &self.class {
+            class.encode(w);
+        }
+    }
+
+    /// Bytes of its encoding.
+    pub(crate) fn room(&self) -> usize {
+        4 + 1 + 1 + self.class.as_ref().map_or(0, Class::room)
     }
 
     pub(crate) fn decode(r: &mut Reader) -> Result<Option<Self>, FsError> {
@@ -57,8 +68,11 @@ impl Inline {
         if limit > MAX_INLINE {
             return Err(r.corrupt());
         }
-        let shape = Shape::decode(r.u8()?).ok_or_else(|| r.corrupt())?;
-        Ok(Some(Self { limit, shape, mirrors: r.u8()? }))
+        let byte = r.u8()?;
+        let shape = Shape::decode(byte & !LayoutPolicy::HAS_CLASS).ok_or_else(|| r.corrupt())?;
+        let mirrors = r.u8()?;
+        let class = if byte & LayoutPolicy::HAS_CLASS == 0 { None } else { Some(Class::decode(r)?) };
+        Ok(Some(Self { limit, shape, mirrors, class }))
     }
 }
 

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use sluice_kv::Transaction;
 
 use super::{Row, decode_list, encode_list, get, list};
+use crate::class::Class;
 use crate::codec::{Reader, Writer};
 use crate::error::FsError;
 use crate::keys::{self, DataFileId, Sequence, StoreId};
@@ -59,16 +60,27 @@ pub struct Store {
     pub total_bytes: u64,
     /// Bytes, as last told.
     pub free_bytes: u64,
+    pub class: Option<Class>,
 }
+
+/// It has no class. Releases that know none read it.
+const PLAIN: u8 = 1;
+/// It has one: such a release would place on it what is to be elsewhere, and move what is there to others, and refuses the store
+/// instead.
+const WITH_CLASS: u8 = 2;
 
 impl Row for Store {
     const WHAT: &'static str = "store row";
+    const SCHEMA: u8 = WITH_CLASS;
     fn encode(&self, w: &mut Writer) {
         w.u16(self.id.0).raw(&self.uuid).u8(self.state.encode());
         w.u64(self.total_bytes).u64(self.free_bytes);
         encode_list(w, &self.addresses, |a, w| {
             w.bytes(&a.host).u16(a.port);
         });
+        if let Some(class) = &self.class {
+            class.encode(w);
+        }
     }
     fn decode(r: &mut Reader) -> Result<Self, FsError> {
         Ok(Self {
@@ -78,7 +90,26 @@ impl Row for Store {
             total_bytes: r.u64()?,
             free_bytes: r.u64()?,
             addresses: decode_list(r, |r| Ok(StoreAddress { host: r.bytes()?, port: r.u16()? }))?,
+            class: None,
         })
+    }
+
+    fn to_bytes(&self) -> Bytes {
+        let mut w = Writer::with_capacity(self.room());
+        w.u8(if self.class.is_some() { WITH_CLASS } else { PLAIN });
+        self.encode(&mut w);
+        w.finish()
+    }
+
+    fn from_bytes(value: Bytes) -> Result<Self, FsError> {
+        let mut r = Reader::new(Self::WHAT, value);
+        let schema = r.schema(Self::SCHEMA)?;
+        let mut store = Self::decode(&mut r)?;
+        if schema == WITH_CLASS {
+            store.class = Some(Class::decode(&mut r)?);
+        }
+        r.finish()?;
+        Ok(store)
     }
 }
 
@@ -113,6 +144,7 @@ pub async fn store_by_uuid(txn: &mut Transaction, uuid: &[u8; 16]) -> Result<Sto
         state: StoreState::Active,
         total_bytes: 0,
         free_bytes: 0,
+        class: None,
     };
     txn.set(keys::store_uuid(uuid), StoreNumber(id).to_bytes());
     put_store(txn, &store);
@@ -330,4 +362,34 @@ pub(crate) fn decode_store(value: Bytes) -> Result<Store, FsError> {
 /// The row of a store's uuid, for the checker.
 pub(crate) fn decode_store_number(value: Bytes) -> Result<StoreId, FsError> {
     StoreNumber::from_bytes(value).map(|number| number.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_without_a_class_is_as_it_was_and_one_with_it_is_closed_to_who_knows_none() {
+        let plain = Store {
+            id: StoreId(3),
+            uuid: [7; 16],
+            addresses: vec![StoreAddress { host: "10.0.0.1".into(), port: 2050 }],
+            state: StoreState::Draining,
+            total_bytes: 100,
+            free_bytes: 50,
+            class: None,
+        };
+        assert_eq!(plain.to_bytes().first(), Some(&1));
+        assert_eq!(Store::from_bytes(plain.to_bytes()).unwrap(), plain);
+        let classed = Store { class: Class::parse("archive"), ..plain.clone() };
+        assert_eq!(classed.to_bytes().first(), Some(&2));
+        assert_eq!(Store::from_bytes(classed.to_bytes()).unwrap(), classed);
+        // As the release before reads it.
+        let error = Reader::new(Store::WHAT, classed.to_bytes()).schema(1).unwrap_err().to_string();
+        assert_eq!(error, "store row: schema 2 is newer than this software reads (up to 1); upgrade it");
+        let cut = classed.to_bytes();
+        assert!(Store::from_bytes(cut.slice(..cut.len() - 1)).is_err());
+        // Back without it, the row is one that everybody reads.
+        assert_eq!(Store { class: None, ..classed }.to_bytes(), plain.to_bytes());
+    }
 }

@@ -11,7 +11,7 @@ use sluice_namespace::*;
 
 const ROOT: InodeKey = InodeKey::ROOT;
 const LIMIT: u64 = 40_000;
-const INLINE: Inline = Inline { limit: 40_000, shape: Shape::Small, mirrors: 0 };
+const INLINE: Inline = Inline { limit: 40_000, shape: Shape::Small, mirrors: 0, class: None };
 
 async fn make(w: &World, called: &str) -> InodeKey {
     w.node(ROOT, called, NewNode::InlineFile { inline: INLINE, size: 0 }).await.unwrap().inode.key

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "a measurement prints its table")]
 
 mod checker;
+mod classes;
 mod common;
 mod concurrent;
 mod data;

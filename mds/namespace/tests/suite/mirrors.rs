@@ -114,7 +114,7 @@ async fn a_part_that_nobody_has_seen_has_nothing_to_be_filled() {
 #[tokio::test(start_paused = true)]
 async fn what_was_chosen_before_there_were_to_be_more_is_chosen_anew() {
     let w = World::new().await;
-    let inline = Inline { limit: 100, shape: Shape::Small, mirrors: 1 };
+    let inline = Inline { limit: 100, shape: Shape::Small, mirrors: 1, class: None };
     let set = async |key| w.txn(async |t| w.ns.set_inline_mirrors(t, &key, 2).await).await.unwrap();
     for size in [0, 5] {
         let name = format!("f{size}");

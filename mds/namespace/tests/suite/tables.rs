@@ -131,8 +131,11 @@ async fn stores_keep_their_numbers_and_their_fences() {
     first.addresses = vec![StoreAddress { host: "10.0.0.1".into(), port: 20_490 }];
     first.state = StoreState::Draining;
     (first.total_bytes, first.free_bytes) = (100, 50);
-    put(&w, |t| put_store(t, &first)).await;
-    assert_eq!(register(1).await, first);
+    for class in [None, Class::parse("archive"), None] {
+        first.class = class;
+        put(&w, |t| put_store(t, &first)).await;
+        assert_eq!(register(1).await, first);
+    }
     let ids: Vec<_> =
         w.read(async |t| stores(t, None, 9).await).await.unwrap().into_iter().map(|s| s.id.0).collect();
     assert_eq!(ids, [1, 2]);

@@ -1,8 +1,9 @@
-//! How full devices are, who gives how much, and who takes what. Pure: no clock, and nothing is asked.
+//! How full devices are, who gives how much, and who takes what: among those of a class (docs/adr/0041). Pure: no clock, and
+//! nothing is asked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use sluice_namespace::StoreId;
+use sluice_namespace::{Class, StoreId};
 
 /// All of a device, in the unit of shares.
 const WHOLE: u64 = 1 << 32;
@@ -18,6 +19,7 @@ pub(crate) struct Device {
     pub(crate) used: u64,
     pub(crate) total: u64,
     pub(crate) role: Role,
+    pub(crate) class: Option<Class>,
 }
 
 /// What a device does in a balance. A role is kept for as long as it lasts: what was moved stays where it is then.
@@ -42,19 +44,36 @@ pub(crate) struct Flow {
 pub(crate) struct Levels {
     devices: Vec<Device>,
     left: Vec<u64>,
-    mean: u64,
+    means: Means,
 }
 
-/// Data servers of devices that are fuller than the mean.
+/// The used share of all devices of a class together.
+type Means = BTreeMap<Option<Class>, u64>;
+
+/// Data servers of devices that are fuller than the mean of their class.
 pub(crate) fn fuller(devices: &[Device]) -> BTreeSet<StoreId> {
-    let mean = mean(devices);
-    let above = devices.iter().filter(|device| device.share() > mean);
+    let means = means(devices);
+    let above = devices.iter().filter(|device| device.share() > mean_for(&means, device));
     above.flat_map(|device| device.stores.iter().copied()).collect()
 }
 
-fn mean(devices: &[Device]) -> u64 {
-    let sum = |what: fn(&Device) -> u64| devices.iter().map(|device| u128::from(what(device))).sum::<u128>();
-    part(sum(|device| device.used), sum(|device| device.total))
+fn means(devices: &[Device]) -> Means {
+    let classes: BTreeSet<Option<Class>> = devices.iter().map(|device| device.class).collect();
+    let of = |class: Option<Class>| (class, mean(devices.iter().filter(|device| device.class == class)));
+    classes.into_iter().map(of).collect()
+}
+
+fn mean_for(means: &Means, device: &Device) -> u64 {
+    means.get(&device.class).copied().unwrap_or(0)
+}
+
+fn mean<'a>(devices: impl Iterator<Item = &'a Device>) -> u64 {
+    let (mut used, mut total) = (0_u128, 0_u128);
+    for device in devices {
+        used += u128::from(device.used);
+        total += u128::from(device.total);
+    }
+    part(used, total)
 }
 
 fn part(used: u128, total: u128) -> u64 {
@@ -69,7 +88,11 @@ fn thousandths(share: u64) -> u16 {
 impl Device {
     pub(crate) fn new(stores: Vec<StoreId>, used: u64, total: u64, role: Role) -> Self {
         let total = total.clamp(1, MOST);
-        Self { stores, used: used.min(total), total, role }
+        Self { stores, used: used.min(total), total, role, class: None }
+    }
+
+    pub(crate) fn of(self, class: Option<Class>) -> Self {
+        Self { class, ..self }
     }
 
     fn share(&self) -> u64 {
@@ -100,25 +123,42 @@ impl Device {
 }
 
 impl Levels {
-    /// The least that brings all of them to within `tolerance`, in thousandths, of the mean, and a little more, so that
+    /// The least that brings all of them to within `tolerance`, in thousandths, of the mean of their class, and a little more, so that
     /// clients may go on: the fullest give first, and the emptiest take first.
     pub(crate) fn of(devices: Vec<Device>, tolerance: u16) -> Self {
-        let mean = mean(&devices);
-        let mut levels = Self { left: vec![0; devices.len()], devices, mean };
-        if levels.is_even(tolerance) {
-            return levels;
+        let mut levels = Self { left: vec![0; devices.len()], means: means(&devices), devices };
+        for (class, mean) in levels.means.clone() {
+            if !levels.is_even_in(class, mean, tolerance) {
+                levels.level(class, mean, tolerance);
+            }
         }
+        levels
+    }
+
+    fn in_class(&self, class: Option<Class>) -> impl Iterator<Item = &Device> {
+        self.devices.iter().filter(move |device| device.class == class)
+    }
+
+    /// What each device of a class has to give or to take.
+    fn level(&mut self, class: Option<Class>, mean: u64, tolerance: u16) {
         let aim = u64::from(tolerance) * WHOLE / 2000;
-        let above = |share| levels.devices.iter().map(|device| u128::from(device.above(share))).sum::<u128>();
-        let below = |share| levels.devices.iter().map(|device| u128::from(device.below(share))).sum::<u128>();
+        let above = |share| self.in_class(class).map(|device| u128::from(device.above(share))).sum::<u128>();
+        let below = |share| self.in_class(class).map(|device| u128::from(device.below(share))).sum::<u128>();
         let wanted = above(mean.saturating_add(aim)).max(below(mean.saturating_sub(aim)));
         let goal = wanted.min(above(mean)).min(below(mean));
         // The highest level down to which so much is given, and the lowest one up to which it is taken.
         let floor = last(mean..WHOLE, |share| above(share) >= goal);
         let ceiling = mean - last(0..mean, |down| below(mean - down) >= goal);
-        let left = |device: &Device| device.above(floor).saturating_add(device.below(ceiling));
-        levels.left = levels.devices.iter().map(left).collect();
-        levels
+        for (device, left) in
+            self.devices.iter().zip(&mut self.left).filter(|(device, _)| device.class == class)
+        {
+            *left = device.above(floor).saturating_add(device.below(ceiling));
+        }
+    }
+
+    /// There are devices of several classes, or of some class and of none.
+    pub(crate) fn has_classes(&self) -> bool {
+        self.means.len() > 1
     }
 
     pub(crate) fn devices(&self) -> &[Device] {
@@ -127,24 +167,32 @@ impl Levels {
 
     /// Thousandths of all devices together that are in use.
     pub(crate) fn mean(&self) -> u16 {
-        thousandths(self.mean)
+        thousandths(mean(self.devices.iter()))
     }
 
-    /// Thousandths between the fullest device and the emptiest one.
+    /// Thousandths between the fullest device and the emptiest one, of the class where they are furthest apart.
     pub(crate) fn spread(&self) -> u16 {
-        let shares = || self.devices.iter().map(Device::share);
-        thousandths(shares().max().unwrap_or(0) - shares().min().unwrap_or(0))
+        let spread = |class: &Option<Class>| {
+            let shares = || self.in_class(*class).map(Device::share);
+            shares().max().unwrap_or(0) - shares().min().unwrap_or(0)
+        };
+        thousandths(self.means.keys().map(spread).max().unwrap_or(0))
     }
 
-    /// Every device is within so many thousandths of the mean.
+    /// Every device is within so many thousandths of the mean of its class.
     pub(crate) fn is_even(&self, tolerance: u16) -> bool {
+        self.means.iter().all(|(class, mean)| self.is_even_in(*class, *mean, tolerance))
+    }
+
+    fn is_even_in(&self, class: Option<Class>, mean: u64, tolerance: u16) -> bool {
         let tolerance = u64::from(tolerance) * WHOLE / 1000;
-        self.devices.iter().all(|device| device.share().abs_diff(self.mean) <= tolerance)
+        self.in_class(class).all(|device| device.share().abs_diff(mean) <= tolerance)
     }
 
     /// Bytes that are still to be given, by all of them and by the one that this data server is on.
     pub(crate) fn to_give(&self) -> u64 {
-        self.sum(Role::Gives).min(self.sum(Role::Takes))
+        let of = |class: &Option<Class>| self.sum(*class, Role::Gives).min(self.sum(*class, Role::Takes));
+        self.means.keys().map(of).fold(0, u64::saturating_add)
     }
 
     pub(crate) fn gives(&self, store: StoreId) -> u64 {
@@ -161,8 +209,9 @@ impl Levels {
         found.map_or(0, |(_, left)| *left)
     }
 
-    fn sum(&self, role: Role) -> u64 {
-        let each = self.devices.iter().zip(&self.left).filter(|(device, _)| device.role == role);
+    fn sum(&self, class: Option<Class>, role: Role) -> u64 {
+        let each = self.devices.iter().zip(&self.left);
+        let each = each.filter(|(device, _)| device.role == role && device.class == class);
         each.fold(0, |sum: u64, (_, left)| sum.saturating_add(*left))
     }
 
@@ -175,6 +224,7 @@ impl Levels {
         }
         let takers = self.devices.iter().zip(&self.left);
         let takers = takers.filter(|(device, left)| device.role == Role::Takes && **left > 0);
+        let takers = takers.filter(|(device, _)| device.class == giver.class);
         let fit = takers.filter(|(device, _)| device.room() >= bytes && evens(giver, device, bytes));
         let found = fit.filter_map(|(device, _)| {
             let store = device.stores.iter().copied().find(|store| may(*store))?;
@@ -214,10 +264,15 @@ impl Levels {
         }
     }
 
-    /// Who gives how much to whom, the largest first.
+    /// Who gives how much to whom, the largest of each class first.
     pub(crate) fn flows(&self) -> Vec<Flow> {
+        self.means.keys().flat_map(|class| self.flows_in(*class)).collect()
+    }
+
+    fn flows_in(&self, class: Option<Class>) -> Vec<Flow> {
         let of = |role| {
-            let each = self.devices.iter().zip(&self.left).filter(move |(device, _)| device.role == role);
+            let each = self.devices.iter().zip(&self.left);
+            let each = each.filter(move |(device, _)| device.role == role && device.class == class);
             let first = |(device, left): (&Device, &u64)| Some((*left, *device.stores.first()?));
             let mut all: Vec<(u64, StoreId)> = each.filter_map(first).filter(|(left, _)| *left > 0).collect();
             all.sort_unstable_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(&other.1)));
@@ -356,6 +411,28 @@ mod tests {
         assert_eq!(levels.gives(StoreId(1)), levels.gives(StoreId(2)));
         assert_eq!(levels.choose(StoreId(2), 100, |store| store != StoreId(3)), Some(StoreId(4)));
         assert_eq!(levels.flows().len(), 1);
+    }
+
+    #[test]
+    fn classes_are_evened_out_apart_from_each_other() {
+        let archive = Class::parse("archive");
+        let of = |n: u16, used, class| device(n, used, 1000, Role::Stays).of(class);
+        // The classes differ by far more than what is in them.
+        let apart = vec![of(1, 900, archive), of(2, 880, archive), of(3, 100, None), of(4, 120, None)];
+        let levels = Levels::of(begun(apart), 50);
+        assert!(levels.is_even(50) && levels.to_give() == 0 && levels.flows().is_empty(), "{levels:?}");
+        assert_eq!((levels.spread(), levels.has_classes()), (20, true));
+        let one = vec![of(1, 900, archive), of(2, 500, archive), of(3, 0, None), of(4, 10, None)];
+        let levels = Levels::of(begun(one), 50);
+        assert!(
+            !levels.is_even(50) && levels.gives(StoreId(3)) + levels.gives(StoreId(4)) == 0,
+            "{levels:?}"
+        );
+        assert_eq!(levels.choose(StoreId(1), 10, |_| true), Some(StoreId(2)), "the emptiest of its class");
+        assert_eq!(levels.choose(StoreId(1), 10, |store| store != StoreId(2)), None);
+        let flows: Vec<_> = levels.flows().iter().map(|flow| (flow.from.0, flow.to.0)).collect();
+        assert_eq!(flows, [(1, 2)]);
+        assert_eq!(levels.flows()[0].bytes, levels.to_give());
     }
 
     /// Whether the spread is as it was, or less: exactly.

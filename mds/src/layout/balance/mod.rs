@@ -237,8 +237,10 @@ fn devices(mds: &Mds, gives: impl Fn(StoreId) -> bool) -> Vec<Device> {
             false => Role::Stays,
         };
         let total = capacity.used_bytes.saturating_add(capacity.free_bytes);
+        // One device is of one class, whatever is said of those that share it.
+        let class = stores.first().and_then(|store| store.class());
         let ids = stores.iter().map(|store| store.id).collect();
-        (total > 0).then(|| Device::new(ids, capacity.used_bytes, total, role))
+        (total > 0).then(|| Device::new(ids, capacity.used_bytes, total, role).of(class))
     };
     let mut all: Vec<Device> = by_device.into_values().filter_map(device).collect();
     all.sort_by(|one, other| one.stores.cmp(&other.stores));
@@ -251,7 +253,11 @@ fn over(levels: &Levels, progress: &Progress) -> Option<(BalanceState, String)> 
     if levels.is_even(row.tolerance) {
         let mean = f64::from(levels.mean()) / 10.0;
         let within = f64::from(row.tolerance) / 10.0;
-        return Some((BalanceState::Even, format!("each is within {within}% of the mean, {mean}%")));
+        let words = match levels.has_classes() {
+            true => format!("each is within {within}% of the mean of its class"),
+            false => format!("each is within {within}% of the mean, {mean}%"),
+        };
+        return Some((BalanceState::Even, words));
     }
     let nobody = || {
         let why = "no data server that was fuller than the mean when it began can give anything to one that is less full: begin another one";

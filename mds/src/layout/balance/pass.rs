@@ -12,9 +12,9 @@ use super::mover::{self, Done, Move};
 use super::progress::Progress;
 use super::{comes_first, store_moved};
 use crate::files::file_id;
-use crate::layout::candidates;
 use crate::layout::census::{self, Amount};
 use crate::layout::placement::Candidate;
+use crate::layout::{candidates, classes};
 use crate::server::Mds;
 
 /// Files moved at once.
@@ -209,7 +209,9 @@ impl Crew {
                 continue;
             }
             let others = others(column, file, &moves);
-            let may = |to| takers.iter().any(|taker| taker.store == to) && fits(mds, &others, file.store, to);
+            let wanted = classes::like(mds, file.store);
+            let takes = |to| takers.iter().any(|taker| taker.store == to && wanted.takes(taker.class));
+            let may = |to| takes(to) && fits(mds, &others, file.store, to);
             if let Some(to) = levels.choose(file.store, bytes, may) {
                 levels.moves(file.store, to, bytes);
                 moves.push(Move { slot: file.slot, from: file.store, to, bytes });

@@ -13,7 +13,8 @@ use super::is_headed_for;
 use super::progress::Closed;
 use crate::dsctl::{StoreHandle, together};
 use crate::layout::census::{self, Alone, Census, Count};
-use crate::layout::garbage;
+use crate::layout::placement::Wanted;
+use crate::layout::{classes, garbage};
 use crate::server::Mds;
 
 /// Of what is free elsewhere, the part that a drain leaves to others: one in so many.
@@ -335,14 +336,22 @@ fn judge(mds: &Arc<Mds>, goes: &StoreHandle) -> Result<Count, Refusal> {
         return Ok(counted.unwrap_or_default());
     }
     let mut others = mds.data_servers.all();
-    others.retain(|store| store.id != goes.id && store.serves() && store.takes_new());
-    let left = others.len();
+    let like = if lost { Wanted::Any } else { classes::like(mds, goes.id) };
+    others.retain(|store| {
+        store.id != goes.id && store.serves() && store.takes_new() && like.takes(store.class())
+    });
+    let (left, class) = (others.len(), classes::of_it(mds, goes.id));
+    if left == 0 && !class.is_empty() {
+        return no(format!(
+            "no other data server{class} takes new files: add one first, or make another one such with `sluice ds class`"
+        ));
+    }
     if left == 0 {
         return no("no other data server takes new files: add one first");
     }
     if !lost && usize::from(mds.config.policy.mirrors) > left {
         return no(format!(
-            "files are made with {} mirrors, and only {left} other data servers take new files: add one first",
+            "files are made with {} mirrors, and only {left} other data servers{class} take new files: add one first",
             mds.config.policy.mirrors
         ));
     }
@@ -351,13 +360,13 @@ fn judge(mds: &Arc<Mds>, goes: &StoreHandle) -> Result<Count, Refusal> {
         if lost { (count.copied_mirrors, count.copied) } else { (count.mirrors, count.amount.bytes) };
     if usize::from(mirrors) > left {
         return no(format!(
-            "it holds a part of files with {mirrors} mirrors, and only {left} other data servers take new files: add one first"
+            "it holds a part of files with {mirrors} mirrors, and only {left} other data servers{class} take new files: add one first"
         ));
     }
     let ctl_capacity { free_bytes, .. } = together(others.iter().map(|store| store.view().capacity));
     if bytes > free_bytes - free_bytes / SPARE_ROOM {
         return no(format!(
-            "it holds {} MiB, and the other data servers have room for {} MiB: add one first",
+            "it holds {} MiB, and the other data servers{class} have room for {} MiB: add one first",
             bytes >> 20,
             free_bytes >> 20
         ));

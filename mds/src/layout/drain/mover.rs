@@ -1,5 +1,6 @@
 //! One file leaves a data server: what nobody has seen gets another place, all else is filled elsewhere first.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use sluice_namespace::{DataFile, FsError, Heal, Inode, InodeKey, Layout, StoreId
 use super::progress::Progress;
 use crate::layout::census::{self, Amount};
 use crate::layout::heal::{self, Outcome, lost};
-use crate::layout::{candidates, placement, turn};
+use crate::layout::placement::{self, Wanted};
+use crate::layout::{candidates, classes, turn};
 use crate::server::Mds;
 
 /// Attempts in a row; then others have their turn.
@@ -35,6 +37,8 @@ pub(super) async fn replace_unseen(
 ) -> Result<Vec<InodeKey>, FsError> {
     let (chosen, namespace) = (candidates(mds), &mds.namespace);
     let list = &chosen.list;
+    // Of what is lost nothing waits for its class.
+    let leaves = classes::may_leave(mds, store);
     let (more, _) = mds
         .write(|mut txn| {
             Box::pin(async move {
@@ -52,7 +56,10 @@ pub(super) async fn replace_unseen(
                             continue;
                         }
                         let untouched = component.is_untouched(inode.size());
-                        let new = placement::repaired(component, list, turn(mds)).filter(|_| untouched);
+                        let own = |from| classes::like(mds, from);
+                        let new = placement::repaired(component, list, turn(mds), own);
+                        let any = || placement::repaired(component, list, turn(mds), |_| Wanted::Any);
+                        let new = new.or_else(|| any().filter(|_| leaves)).filter(|_| untouched);
                         match new {
                             Some(new) => {
                                 namespace.replace_component(&mut txn, key, index, new).await?;
@@ -169,7 +176,7 @@ async fn move_once(
     let chosen = candidates(mds);
     let places = heal::places(mds, &chosen.list, columns(), row, store);
     let short = places.len() < wanted;
-    for (slot, to) in places {
+    for heal::Place { slot, store: to, .. } in places {
         let planned = mds
             .write(|mut txn| {
                 Box::pin(async move { namespace.plan_replacement(&mut txn, &key, slot, to).await })
@@ -184,9 +191,10 @@ async fn move_once(
     }
     drop(chosen);
     if short {
-        return Ok(Some(
-            "no other data server takes it: too few are there for its mirrors, or they are full".to_owned(),
-        ));
+        return Ok(Some(format!(
+            "no other data server{} takes it: too few are there for its mirrors, or they are full",
+            classes::of_it(mds, store)
+        )));
     }
     carry_out(mds, key, layout, |at| at == store).await
 }
@@ -213,7 +221,13 @@ pub(in crate::layout) async fn carry_out(
         )),
         Outcome::NoRoom(bytes) => {
             let least = bytes.div_ceil(1 << 20).max(1);
-            Some(format!("no other data server has room for {least} MiB of it"))
+            let classes: BTreeSet<String> = layout
+                .data_files()
+                .filter(|file| goes(file.store))
+                .map(|file| classes::of_it(mds, file.store))
+                .collect();
+            let class = classes.first().filter(|_| classes.len() == 1).cloned().unwrap_or_default();
+            Some(format!("no other data server{class} has room for {least} MiB of it"))
         }
         Outcome::Again
             if layout

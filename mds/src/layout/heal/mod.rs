@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 
 pub(crate) use gate::{Filling, Heals, beside};
 pub(crate) use job::{Outcome, heal};
-pub(crate) use rebuild::{needs_place, places, run as run_rebuild};
+pub(crate) use rebuild::{Place, needs_place, places, run as run_rebuild};
 pub(crate) use room::columns;
 
 use crate::files::{FileEntry, file_id};

@@ -119,10 +119,17 @@ mod tests {
     use super::*;
 
     fn layout() -> Layout {
-        let candidates: Vec<_> =
-            (1..=4).map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None }).collect();
-        place(DataFileId(1), LayoutPolicy { shape: Shape::Wide, mirrors: 2, inline: 0 }, &candidates, 0, 0)
-            .unwrap()
+        let candidates: Vec<_> = (1..=4)
+            .map(|n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: None, class: None })
+            .collect();
+        place(
+            DataFileId(1),
+            LayoutPolicy { shape: Shape::Wide, mirrors: 2, inline: 0, class: None },
+            &candidates,
+            0,
+            0,
+        )
+        .unwrap()
     }
 
     fn plan(layout: &Layout, gone: &[u16]) -> Plan {

@@ -18,7 +18,7 @@ use super::room::{Column, columns, with_room};
 use crate::dsctl::StoreHandle;
 use crate::layout::garbage::passes;
 use crate::layout::placement::{self, Candidate};
-use crate::layout::{candidates, settle, turn};
+use crate::layout::{candidates, classes, settle, turn};
 use crate::server::Mds;
 
 const LOOK: Duration = Duration::from_secs(5);
@@ -108,6 +108,16 @@ struct Held {
     files: u64,
     /// Mirrors that are to be elsewhere.
     planned: u64,
+    /// Of these, such that leave their class, since no data server of it takes them.
+    elsewhere: u64,
+}
+
+impl Held {
+    fn add(&mut self, more: Self) {
+        self.files += more.files;
+        self.planned += more.planned;
+        self.elsewhere += more.elsewhere;
+    }
 }
 
 impl Walk {
@@ -180,7 +190,13 @@ impl Walk {
                 "data server lost for good: its mirrors are rebuilt on others"
             );
         }
-        (held.files, held.planned) = (held.files + found.files, held.planned + found.planned);
+        if held.elsewhere == 0 && found.elsewhere > 0 {
+            tracing::warn!(
+                data_server = id.0,
+                "no data server of the lost one's class takes some of its mirrors: they are rebuilt on others"
+            );
+        }
+        held.add(found);
     }
 
     /// All files were looked at behind where each began: those before that are next.
@@ -198,8 +214,13 @@ impl Walk {
             let rest = lap.rest(now, again, mds.data_servers.is_removed(id));
             self.looked.insert(id, now.plus_nanos(rest));
             if lap.held.planned > 0 {
-                let mirrors = lap.held.planned;
-                tracing::info!(data_server = id.0, mirrors, "all files of a lost data server were found");
+                let (mirrors, other_classes) = (lap.held.planned, lap.held.elsewhere);
+                tracing::info!(
+                    data_server = id.0,
+                    mirrors,
+                    other_classes,
+                    "all files of a lost data server were found"
+                );
             }
         }
     }
@@ -284,7 +305,7 @@ async fn replace_all(
         let held = found.entry(*id).or_default();
         held.files += 1;
         match replace(mds, &inode, layout, *id).await {
-            Ok(planned) => held.planned += planned,
+            Ok(planned) => held.add(planned),
             // It has changed meanwhile, or is gone.
             Err(FsError::Invalid | FsError::Stale) => {}
             Err(error) => return Err(error),
@@ -303,20 +324,21 @@ async fn without_lost(mds: &Arc<Mds>, inode: Inode) -> Result<Inode, FsError> {
 }
 
 /// Of one file; how many were planned.
-async fn replace(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, lost: StoreId) -> Result<u64, FsError> {
+async fn replace(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, lost: StoreId) -> Result<Held, FsError> {
     let (key, namespace) = (inode.key, &mds.namespace);
     let row = mds.read(|txn| Box::pin(async move { namespace.heal(&txn, key.fileid).await })).await?;
-    let mut planned = 0;
+    let mut planned = Held::default();
     let chosen = candidates(mds);
     let mirrored = columns(in_use(layout), inode).filter(|column| column.files.len() > 1);
-    for (slot, store) in places(mds, &chosen.list, mirrored, row.as_ref(), lost) {
+    for Place { slot, store, leaves } in places(mds, &chosen.list, mirrored, row.as_ref(), lost) {
         mds.write(|mut txn| {
             Box::pin(async move { namespace.plan_replacement(&mut txn, &key, slot, store).await })
         })
         .await?;
-        planned += 1;
+        planned.planned += 1;
+        planned.elsewhere += u64::from(leaves);
     }
-    if planned > 0 {
+    if planned.planned > 0 {
         mds.heals.queue(key);
     }
     Ok(planned)
@@ -354,15 +376,25 @@ fn planned(row: Option<&Heal>, file: &DataFile) -> Option<DataFile> {
     row.and_then(|row| row.replacement(file.slot)).filter(|_| file.moving)
 }
 
-/// Where what `goes` holds of these columns is to be, and what is being filled there for one of them: the slot, and
-/// a data server that holds no mirror of it. Those for which there is none are left out.
+/// A data file is to be elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) slot: u16,
+    /// It holds no mirror of it.
+    pub(crate) store: StoreId,
+    /// No data server of its class takes it.
+    pub(crate) leaves: bool,
+}
+
+/// Where what `goes` holds of these columns is to be, and what is being filled there for one of them. Those for which there is
+/// no place are left out.
 pub(crate) fn places<'a>(
     mds: &Mds,
     candidates: &[Candidate],
     columns: impl Iterator<Item = Column<'a>>,
     row: Option<&Heal>,
     goes: StoreId,
-) -> Vec<(u16, StoreId)> {
+) -> Vec<Place> {
     let mut places = Vec::new();
     for Column { files, bytes } in columns {
         // Chosen for this column just now.
@@ -370,10 +402,12 @@ pub(crate) fn places<'a>(
         for file in files.iter().filter(|file| needs_place(mds, file, row, goes)) {
             let mut free = free_for(candidates, files, row);
             free.retain(|candidate| candidate.store != goes && !taken.contains(&candidate.store));
+            let free = classes::first(mds, free, file.store, bytes);
             let free = beside(mds, with_room(free, bytes), files, goes);
             if let Some(chosen) = free.get(placement::start(&free, turn(mds))) {
                 taken.push(chosen.store);
-                places.push((file.slot, chosen.store));
+                let leaves = !classes::like(mds, file.store).takes(chosen.class);
+                places.push(Place { slot: file.slot, store: chosen.store, leaves });
             }
         }
     }
@@ -400,7 +434,7 @@ mod tests {
     fn only_a_whole_lap_that_found_nothing_is_the_last_one() {
         const LONG: u64 = 3 * AGAIN;
         let rest = |whole, files, is_removed| {
-            let held = Held { files, planned: 0 };
+            let held = Held { files, ..Held::default() };
             let lap = Lap { held, whole, ..Lap::new(None, Time(5)) };
             lap.rest(Time(5 + LONG), AGAIN, is_removed)
         };

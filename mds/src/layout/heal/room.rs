@@ -14,7 +14,7 @@ use super::plan::{Pair, Plan};
 use super::rebuild::{beside, free_for};
 use crate::dsctl::resync;
 use crate::layout::placement::{self, Candidate};
-use crate::layout::{candidates, turn};
+use crate::layout::{Candidates, candidates, classes, turn};
 use crate::server::Mds;
 
 /// Nanoseconds until a data server that ran full under a file is tried for it again: what it says of its free space was
@@ -131,24 +131,36 @@ async fn elsewhere(mds: &Arc<Mds>, inode: &Inode, pair: &Pair, bytes: u64) -> Re
     let mut columns = inode.layout().into_iter().flat_map(|layout| layout.columns());
     let column = columns.find(|column| column.iter().any(|file| file.slot == pair.old.slot));
     let (Some(row), Some(column)) = (row, column) else { return Ok(true) };
-    // Until it is planned.
-    let chosen = candidates(mds);
-    let mut free = free_for(&chosen.list, column, Some(&row));
-    let full = |store| mds.heals.full.has(key.fileid, store, mds.now());
-    free.retain(|candidate| candidate.free_bytes >= bytes && !full(candidate.store));
-    let free = beside(mds, free, column, pair.old.store);
-    let Some(found) = free.get(placement::start(&free, turn(mds))) else {
-        // Nobody waits for what data servers have to say.
-        drop(chosen);
-        return back(mds, inode, pair).await;
+    let wanted = classes::like(mds, pair.old.store);
+    // The choice is kept until it is planned.
+    let find = |own: bool| {
+        let Candidates { list, placing } = candidates(mds);
+        let mut free = free_for(&list, column, Some(&row));
+        let full = |store| mds.heals.full.has(key.fileid, store, mds.now());
+        free.retain(|candidate| candidate.free_bytes >= bytes && !full(candidate.store));
+        free.retain(|candidate| wanted.takes(candidate.class) == own);
+        let free = beside(mds, free, column, pair.old.store);
+        free.get(placement::start(&free, turn(mds))).map(|found| (found.store, placing))
     };
+    let mut found = find(true);
+    if found.is_none() {
+        // Nobody waits for what data servers have to say.
+        if back(mds, inode, pair).await? {
+            return Ok(true);
+        }
+        // A copy in another class is better than none.
+        if pair.old.stale || classes::may_leave(mds, pair.old.store) {
+            found = find(false);
+        }
+    }
+    let Some((store, _placing)) = found else { return Ok(false) };
     tracing::info!(
         file = key.fileid.0,
         data_server = pair.target.store.0,
-        instead = found.store.0,
+        instead = store.0,
         "there is no room where a data file was to go: it goes elsewhere"
     );
-    anew::plan(mds, &key, pair, found.store).await?;
+    anew::plan(mds, &key, pair, store).await?;
     Ok(true)
 }
 
@@ -221,7 +233,7 @@ mod tests {
 
     #[test]
     fn who_has_room_is_preferred_and_without_any_who_has_most() {
-        let of = |store, free_bytes| Candidate { store: StoreId(store), free_bytes, host: None };
+        let of = |store, free_bytes| Candidate { store: StoreId(store), free_bytes, host: None, class: None };
         let all = vec![of(1, 10), of(2, 30), of(3, 20)];
         assert_eq!(with_room(all.clone(), 20), [of(2, 30), of(3, 20)]);
         assert_eq!(with_room(all.clone(), 31), [of(2, 30)]);

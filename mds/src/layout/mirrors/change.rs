@@ -11,7 +11,8 @@ use super::choose::{self, Added, NoPlace};
 use crate::dsctl::{self, epochs, resync};
 use crate::layout::heal::leave;
 use crate::layout::maintenance::{Outcome, Tried};
-use crate::layout::{candidates, garbage, placement, settle, turn};
+use crate::layout::placement::{self, Wanted};
+use crate::layout::{candidates, classes, garbage, settle, turn};
 use crate::server::Mds;
 
 const HEALING: &str = "its mirrors are being made equal, or wait for that";
@@ -89,9 +90,14 @@ async fn add(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, mirrors: u16) -> Tr
     placement::interleave(&mut chosen.list);
     let host = |store| mds.data_servers.get(store).and_then(|store| store.update(|view| view.host()));
     let size = (inode.size(), inode.file().map_or(0, |file| file.space_used));
-    let added = match choose::add(layout, size, mirrors, &chosen.list, turn(mds), host) {
+    let like = |store| classes::like(mds, store);
+    let added = match choose::add(layout, size, mirrors, &chosen.list, turn(mds), host, like) {
         Ok(added) => added,
-        Err(why) => return Ok(Outcome::Never(words(why, mirrors, chosen.list.len()))),
+        Err(why) => {
+            let wanted = layout.data_files().next().map_or(Wanted::Any, |file| like(file.store));
+            let servers = chosen.list.iter().filter(|candidate| wanted.takes(candidate.class)).count();
+            return Ok(Outcome::Never(words(why, mirrors, servers, wanted)));
+        }
     };
     if added.is_nothing() {
         return done(Done::Nothing);
@@ -108,13 +114,18 @@ async fn add(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, mirrors: u16) -> Tr
     done(Done::Added(bytes))
 }
 
-fn words(why: NoPlace, mirrors: u16, servers: usize) -> String {
+fn words(why: NoPlace, mirrors: u16, servers: usize, wanted: Wanted) -> String {
+    let class = match wanted {
+        Wanted::Of(Some(_)) => wanted.words(),
+        // Most have no classes.
+        _ => String::new(),
+    };
     match why {
         NoPlace::TooWide(most) => format!("it is striped so widely that it can have {most} copies at most"),
         NoPlace::TooFew => {
-            format!("{mirrors} copies need as many data servers that take new files, and {servers} do")
+            format!("{mirrors} copies need as many data servers{class} that take new files, and {servers} do")
         }
-        NoPlace::NoRoom => "no data server that has no copy of it yet has room for one".to_owned(),
+        NoPlace::NoRoom => format!("no data server{class} that has no copy of it yet has room for one"),
     }
 }
 

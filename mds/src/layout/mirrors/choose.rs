@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use sluice_namespace::{Component, DataFile, Layout, StoreId, is_one_segment_from_now_on};
 
-use crate::layout::placement::{self, Candidate};
+use crate::layout::placement::{self, Candidate, Wanted};
 
 /// Why there is no place for a mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Added {
 }
 
 /// Places for what every column lacks of `mirrors`, on hosts that have none yet where there are such. The file has `size` bytes,
-/// which take up `space`. `host`: of a data server that may not be among the candidates.
+/// which take up `space`. `host`: of a data server that may not be among the candidates. What a column gets is `like` what it has.
 pub(super) fn add(
     layout: &Layout,
     (size, space): (u64, u64),
@@ -42,6 +42,7 @@ pub(super) fn add(
     candidates: &[Candidate],
     turn: u64,
     host: impl Fn(StoreId) -> Option<IpAddr>,
+    like: impl Fn(StoreId) -> Wanted,
 ) -> Result<Added, NoPlace> {
     let whole = is_one_segment_from_now_on(layout, size);
     let components = layout.components.iter().take(if whole { 1 } else { usize::MAX });
@@ -57,8 +58,9 @@ pub(super) fn add(
                 false => component.bytes_of_column(index, size).min(space),
             };
             let mut taken: Vec<StoreId> = column.iter().map(|file| file.store).collect();
+            let wanted = column.first().map_or(Wanted::Any, |file| like(file.store));
             for _ in 0..lacks {
-                let store = next(&mut candidates, &taken, bytes, turn, &host)?;
+                let store = next(&mut candidates, wanted, &taken, bytes, turn, &host)?;
                 taken.push(store);
                 added.bytes = added.bytes.saturating_add(bytes);
             }
@@ -71,12 +73,13 @@ pub(super) fn add(
 /// One more beside these; what is to be copied there is not free any more.
 fn next(
     candidates: &mut [Candidate],
+    wanted: Wanted,
     taken: &[StoreId],
     bytes: u64,
     turn: u64,
     host: &impl Fn(StoreId) -> Option<IpAddr>,
 ) -> Result<StoreId, NoPlace> {
-    let other = |candidate: &&Candidate| !taken.contains(&candidate.store);
+    let other = |candidate: &&Candidate| wanted.takes(candidate.class) && !taken.contains(&candidate.store);
     let others: Vec<Candidate> = candidates.iter().filter(other).copied().collect();
     if others.is_empty() {
         return Err(NoPlace::TooFew);
@@ -119,7 +122,7 @@ pub(super) fn drop(layout: &Layout, mirrors: u16, at: impl Fn(StoreId) -> (Optio
 mod tests {
     use std::net::Ipv4Addr;
 
-    use sluice_namespace::{DataFileId, LayoutPolicy, Shape};
+    use sluice_namespace::{Class, DataFileId, LayoutPolicy, Shape};
 
     use super::*;
 
@@ -129,7 +132,8 @@ mod tests {
 
     /// Data servers 1 to `n`, two to a host.
     fn candidates(n: u16) -> Vec<Candidate> {
-        let candidate = |n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: ip(n.div_ceil(2)) };
+        let candidate =
+            |n| Candidate { store: StoreId(n), free_bytes: 1 << 40, host: ip(n.div_ceil(2)), class: None };
         (1..=n).map(candidate).collect()
     }
 
@@ -138,14 +142,14 @@ mod tests {
     }
 
     fn layout(shape: Shape, mirrors: u8, servers: u16) -> Layout {
-        let policy = LayoutPolicy { shape, mirrors, inline: 0 };
+        let policy = LayoutPolicy { shape, mirrors, inline: 0, class: None };
         let mut layout = placement::place(DataFileId(1), policy, &candidates(servers), 0, 64 << 20).unwrap();
         layout.components[0].handed_out = true;
         layout
     }
 
     fn added(layout: &Layout, size: u64, mirrors: u16, servers: u16) -> Result<Added, NoPlace> {
-        add(layout, (size, size), mirrors, &candidates(servers), 0, host)
+        add(layout, (size, size), mirrors, &candidates(servers), 0, host, |_| Wanted::Any)
     }
 
     #[test]
@@ -187,10 +191,24 @@ mod tests {
         let mut few = candidates(3);
         few.iter_mut().for_each(|candidate| candidate.free_bytes = 1 << 20);
         let size = (4 << 20, 4 << 20);
-        assert_eq!(add(&wide, size, 2, &few, 0, host), Err(NoPlace::NoRoom));
+        assert_eq!(add(&wide, size, 2, &few, 0, host, |_| Wanted::Any), Err(NoPlace::NoRoom));
         few.iter_mut().for_each(|candidate| candidate.free_bytes = 2 << 20);
-        let found = add(&wide, size, 2, &few, 0, host).unwrap();
+        let found = add(&wide, size, 2, &few, 0, host, |_| Wanted::Any).unwrap();
         assert_ne!(found.places[0], found.places[1]);
+    }
+
+    #[test]
+    fn a_copy_is_of_the_class_of_what_it_copies() {
+        let class = |store: StoreId| Class::parse(if store.0 <= 2 { "archive" } else { "nvme" });
+        let mut all = candidates(6);
+        all.iter_mut().for_each(|candidate| candidate.class = class(candidate.store));
+        let one = layout(Shape::Small, 1, 2);
+        let like = |store| Wanted::Of(class(store));
+        let found = add(&one, (9, 9), 2, &all, 0, host, like).unwrap();
+        let both = [one.components[0].slots[0].store.0, found.places[0][0].0];
+        assert_eq!(both.into_iter().sum::<u16>(), 3, "{both:?}");
+        assert_eq!(add(&one, (9, 9), 3, &all, 0, host, like), Err(NoPlace::TooFew));
+        assert!(add(&one, (9, 9), 3, &all, 0, host, |_| Wanted::Any).is_ok());
     }
 
     #[test]

@@ -1,0 +1,196 @@
+//! Classes of data servers: which of them a class means, where what leaves one goes, and who has which. docs/adr/0041.
+//!
+//! A file has no class of its own: what takes the place of a data file goes to a data server of the class of the one that it
+//! leaves.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sluice_kv::KvError;
+use sluice_namespace::stable_storage::{StoreState, put_store, store};
+use sluice_namespace::{Class, FsError, Layout, StoreId};
+
+use super::drain::change::Refusal;
+use super::placement::{Candidate, Wanted};
+use crate::dsctl::StoreHandle;
+use crate::server::Mds;
+
+/// Between two attempts to find out what became of a change.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Data servers whose row was to be changed, and it is not known whether it was.
+#[derive(Debug, Default)]
+pub(crate) struct Classes {
+    /// One administrator at a time.
+    asked: tokio::sync::Mutex<()>,
+    doubtful: Mutex<BTreeSet<StoreId>>,
+}
+
+/// The data servers that a policy with this class means: those of it. Without one: those without one, and all where every one
+/// that there is has one.
+pub(crate) fn wanted(mds: &Mds, class: Option<Class>) -> Wanted {
+    if class.is_none() && !mds.data_servers.has_any_without_class() { Wanted::Any } else { Wanted::Of(class) }
+}
+
+/// Leaves those that a policy with this class means. Where there are no classes nobody is looked at.
+pub(crate) fn retain(mds: &Mds, candidates: &mut Vec<Candidate>, class: Option<Class>) -> Wanted {
+    let plain = candidates.iter().any(|candidate| candidate.class.is_none());
+    let wanted = if class.is_none() && plain { Wanted::Of(None) } else { wanted(mds, class) };
+    candidates.retain(|candidate| wanted.takes(candidate.class));
+    wanted
+}
+
+/// What takes the place of something at this data server is for these.
+pub(crate) fn like(mds: &Mds, store: StoreId) -> Wanted {
+    mds.data_servers.get(store).map_or(Wanted::Any, |store| wanted(mds, store.class()))
+}
+
+/// What is at this data server may be anywhere rather than there alone: it is lost, or fails.
+pub(crate) fn may_leave(mds: &Mds, store: StoreId) -> bool {
+    mds.data_servers.get(store).is_none_or(|store| store.given_up())
+}
+
+/// Behind "no other data server", for people: nothing where no data server has a class.
+pub(crate) fn of_it(mds: &Mds, store: StoreId) -> String {
+    let some = mds.data_servers.all().iter().any(|store| store.class().is_some());
+    if some && !may_leave(mds, store) { like(mds, store).words() } else { String::new() }
+}
+
+/// Of those that may take the place of so much at a data server, the ones that shall: of its class. Where none of these has room
+/// and what is there may leave its class, others that have.
+pub(crate) fn first(mds: &Mds, free: Vec<Candidate>, goes: StoreId, bytes: u64) -> Vec<Candidate> {
+    choose(free, like(mds, goes), may_leave(mds, goes), bytes)
+}
+
+fn choose(free: Vec<Candidate>, wanted: Wanted, may_leave: bool, bytes: u64) -> Vec<Candidate> {
+    let (own, others): (Vec<_>, Vec<_>) =
+        free.into_iter().partition(|candidate| wanted.takes(candidate.class));
+    let has_room = |list: &[Candidate]| list.iter().any(|candidate| candidate.free_bytes >= bytes);
+    let leaves = may_leave && !has_room(&own) && (own.is_empty() || has_room(&others));
+    if leaves { others } else { own }
+}
+
+/// Whether two files are where files of one class are, as far as can be seen.
+pub(crate) fn is_one(mds: &Mds, one: &Layout, other: &Layout) -> bool {
+    let class = |layout: &Layout| {
+        let first = layout.data_files().next();
+        first.and_then(|file| mds.data_servers.get(file.store)).and_then(|store| store.class())
+    };
+    class(one) == class(other)
+}
+
+/// What a change of a class came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Changed {
+    pub(crate) before: Option<Class>,
+    /// Data servers in use that are as this one was.
+    pub(crate) left: usize,
+}
+
+/// Gives a data server a class, or takes it away. New files follow at once; what is there stays where it is.
+///
+/// # Errors
+/// Why not.
+pub(crate) async fn set(mds: &Arc<Mds>, id: StoreId, class: Option<Class>) -> Result<Changed, Refusal> {
+    let _alone = mds.classes.asked.lock().await;
+    let handle = match mds.data_servers.get(id) {
+        Some(handle) if !handle.is_removed() => handle,
+        Some(_) => return Err(Refusal::No(format!("data server {} was removed", id.0))),
+        None => {
+            return Err(Refusal::No(format!("there is no data server {}: sluice ds list shows them", id.0)));
+        }
+    };
+    if mds.classes.doubtful.lock().contains(&id) {
+        look_up(mds, &handle).await?;
+    }
+    let before = handle.class();
+    let change = mds.write_again(|mut txn| {
+        Box::pin(async move {
+            let mut row = store(&txn, id).await?.ok_or(FsError::NotFound)?;
+            if row.state == StoreState::Removed {
+                return Ok(false);
+            }
+            if row.class != class {
+                row.class = class;
+                put_store(&mut txn, &row);
+            }
+            Ok(true)
+        })
+    });
+    match change.await {
+        Ok((true, _)) => {}
+        Ok((false, _)) => return Err(Refusal::No(format!("data server {} was removed", id.0))),
+        Err(error) => {
+            doubt(mds, handle);
+            return Err(error.into());
+        }
+    }
+    handle.update(|view| view.class = class);
+    let is_left = |store: &&Arc<StoreHandle>| store.is_active() && store.class() == before;
+    Ok(Changed { before, left: mds.data_servers.all().iter().filter(is_left).count() })
+}
+
+/// It is found out what the row says as soon as the store answers.
+fn doubt(mds: &Arc<Mds>, handle: Arc<StoreHandle>) {
+    if !mds.classes.doubtful.lock().insert(handle.id) {
+        return;
+    }
+    let inner = Arc::clone(mds);
+    mds.spawn(async move {
+        loop {
+            inner.env.clock.sleep(LOOK).await;
+            let _alone = inner.classes.asked.lock().await;
+            if !inner.classes.doubtful.lock().contains(&handle.id) {
+                return;
+            }
+            match look_up(&inner, &handle).await {
+                // The server ends.
+                Ok(()) | Err(FsError::Kv(KvError::Closed)) => return,
+                Err(_) => {}
+            }
+        }
+    });
+}
+
+/// What is stored holds from now on. Alone.
+async fn look_up(mds: &Arc<Mds>, handle: &StoreHandle) -> Result<(), FsError> {
+    let id = handle.id;
+    let row = mds.read(|txn| Box::pin(async move { store(&txn, id).await })).await?;
+    if let Some(row) = row {
+        handle.update(|view| view.class = row.class);
+    }
+    mds.classes.doubtful.lock().remove(&id);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(store: u16, class: Option<&str>, free_bytes: u64) -> Candidate {
+        Candidate { store: StoreId(store), free_bytes, host: None, class: class.and_then(Class::parse) }
+    }
+
+    fn ids(list: Vec<Candidate>) -> Vec<u16> {
+        list.into_iter().map(|candidate| candidate.store.0).collect()
+    }
+
+    #[test]
+    fn what_leaves_a_data_server_stays_in_its_class_and_leaves_that_only_where_it_must() {
+        let all = vec![of(1, Some("archive"), 10), of(2, Some("archive"), 30), of(3, None, 90)];
+        let archive = Wanted::Of(Class::parse("archive"));
+        let chosen = |bytes, may_leave| ids(choose(all.clone(), archive, may_leave, bytes));
+        assert_eq!(chosen(20, false), [1, 2]);
+        assert_eq!(chosen(20, true), [1, 2], "it has room");
+        assert_eq!(chosen(50, false), [1, 2], "it waits for room");
+        assert_eq!(chosen(50, true), [3]);
+        assert_eq!(chosen(99, true), [1, 2], "nobody has room");
+        let others = all[2..].to_vec();
+        assert_eq!(ids(choose(others.clone(), archive, false, 1)), [] as [u16; 0]);
+        assert_eq!(ids(choose(others, archive, true, 99)), [3], "rather there than nowhere");
+        assert_eq!(ids(choose(all.clone(), Wanted::Of(None), false, 1)), [3]);
+        assert_eq!(ids(choose(all, Wanted::Any, false, 1)), [1, 2, 3]);
+    }
+}
