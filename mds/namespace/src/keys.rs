@@ -74,6 +74,8 @@ prefixes! {
     SERVER = 0x33,
     /// `()` → the newest dump that is known to be whole
     DUMPED = 0x34,
+    /// `(client id u64)` → from where the client was established
+    CLIENT_HOST = 0x35,
     /// `(store id u16)` → data server's store
     STORE = 0x38,
     /// `(store uuid 16)` → store id

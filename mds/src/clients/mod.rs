@@ -52,7 +52,7 @@ pub(crate) struct SessionEntry {
     // Constant.
     pub(crate) id: SessionId,
     pub(crate) shared: Arc<ClientShared>,
-    /// The host that made it, if that is known: after a restart only of hosts that no export lets in.
+    /// The host that made it, or after a restart its client, if that is known.
     pub(super) made_from: Option<IpAddr>,
     /// The client understands striped layouts.
     pub(crate) stripes: bool,
@@ -140,7 +140,7 @@ impl ClientTable {
         for session in sessions {
             let info = all.lock().info(now, session.client().id());
             let stripes = info.as_ref().is_some_and(ClientInfo::supports_stripes);
-            let made_from = info.and_then(|info| strangers::host_of(&info.owner));
+            let made_from = info.and_then(|info| strangers::maker(&info));
             all.insert(session, made_from, stripes);
         }
         Ok(all)
@@ -348,6 +348,7 @@ mod tests {
             protect: StateProtect::None,
             implementation: None,
             minor_version: 2,
+            host: None,
         };
         let (known, _) = table.exchange_id(Time(0), exchange, &|_| false).unwrap();
         let attrs = ChannelAttrs {

@@ -7,8 +7,9 @@ use sluice_env::Wall;
 use sluice_kv::{Database, RunLimits, Transaction};
 use sluice_namespace::FsError;
 use sluice_namespace::stable_storage::{
-    CallbackSecurity, Channel, ClientRecord, Implementation, ServerRecord, SessionRecord, clear_client,
-    clear_session, clients, put_client, put_server, put_session, replies, server, sessions,
+    CallbackSecurity, Channel, ClientHost, ClientRecord, Implementation, ServerRecord, SessionRecord,
+    clear_client, clear_client_host, clear_session, client_hosts, clients, put_client, put_client_host,
+    put_server, put_session, replies, server, sessions,
 };
 use sluice_state::client::{ImplementationId, Principal, RestoredClient, RestoredSession};
 use sluice_state::recovery::{ClientRow, Effect, Forfeit, ServerRow, SessionRow};
@@ -22,7 +23,12 @@ const PAGE: usize = 1000;
 /// Writes or clears the row of a durable effect.
 pub(super) fn write(txn: &mut Transaction, effect: &Effect) {
     match effect {
-        Effect::PersistClient(row) => put_client(txn, &client_record(row)),
+        Effect::PersistClient(row) => {
+            put_client(txn, &client_record(row));
+            if let Some(host) = row.host {
+                put_client_host(txn, &ClientHost { client: row.id.0, host });
+            }
+        }
         Effect::ForgetClient(client) => clear_client(txn, client.0),
         Effect::PersistSession(row) => put_session(txn, &session_record(row)),
         Effect::ForgetSession(session) => clear_session(txn, &session.0),
@@ -31,8 +37,8 @@ pub(super) fn write(txn: &mut Transaction, effect: &Effect) {
     }
 }
 
-/// Everything earlier incarnations left. Reply rows without a session are cleared, in transactions that
-/// `guard`, a key and its value, holds to this incarnation.
+/// Everything earlier incarnations left. Reply rows without a session and hosts without a client are cleared, in transactions
+/// that `guard`, a key and its value, holds to this incarnation.
 pub(super) async fn load(
     db: &Database,
     guard: &(Bytes, Bytes),
@@ -52,6 +58,7 @@ pub(super) async fn load(
             break;
         }
     }
+    load_hosts(db, guard, &mut found).await?;
     let mut sessions = load_sessions(db).await?;
     load_replies(db, guard, &mut sessions).await?;
     // Both are in the order of client IDs.
@@ -63,6 +70,47 @@ pub(super) async fn load(
         }
     }
     Ok((ServerRow { grace_ended_in: BootEpoch(row.grace_ended_in) }, found))
+}
+
+/// From where clients were established, `found` in the order of their IDs.
+async fn load_hosts(
+    db: &Database,
+    guard: &(Bytes, Bytes),
+    found: &mut [RestoredClient],
+) -> Result<(), FsError> {
+    let mut after = None;
+    loop {
+        let page = db
+            .run_read(RunLimits::default(), |txn| {
+                Box::pin(async move { client_hosts(&txn, after, PAGE).await })
+            })
+            .await?;
+        let more = page.len() == PAGE;
+        after = page.last().map(|row| row.client);
+        let mut stray = Vec::new();
+        for ClientHost { client, host } in page {
+            let at = found.binary_search_by_key(&client, |known| known.row.id.0);
+            match at.ok().and_then(|at| found.get_mut(at)) {
+                Some(known) => known.row.host = Some(host),
+                // A release before forgot it.
+                None => stray.push(client),
+            }
+        }
+        if !stray.is_empty() {
+            let limits = RunLimits::default().guarded_by(guard.0.clone(), guard.1.clone()).idempotent();
+            let stray = &stray;
+            db.run::<_, FsError, _>(limits, |mut txn| {
+                Box::pin(async move {
+                    stray.iter().for_each(|client| clear_client_host(&mut txn, *client));
+                    Ok(())
+                })
+            })
+            .await?;
+        }
+        if !more {
+            return Ok(());
+        }
+    }
 }
 
 async fn load_sessions(db: &Database) -> Result<BTreeMap<SessionId, RestoredSession>, FsError> {
@@ -176,6 +224,7 @@ fn client_row(record: ClientRecord) -> ClientRow {
             (false, true) => Forfeit::Delegations,
             (false, false) => Forfeit::Nothing,
         },
+        host: None,
     }
 }
 

@@ -1,28 +1,45 @@
-//! Hosts that no export lets in: what of clients and sessions is theirs. RFC 8881 §2.10.8.3 leaves it to the server, under
-//! SP4_NONE, whose requests a session takes; AUTH_SYS is whatever one says, and client IDs are numbers in turn.
+//! Whose clients and sessions are whose, among hosts that different exports let in, or none. RFC 8881 §2.10.8.3 leaves it to the
+//! server, under SP4_NONE, whose requests a session takes; AUTH_SYS is whatever one says, and client IDs are numbers in turn.
 //!
-//! They may be clients, or their kernels would try for ever; but clients of their own, and they use nobody else's. Few of them:
-//! there may be no end of hosts and names, and a table full of them would keep out everybody else. Nobody has anything to lose.
+//! What a host has made it uses itself, and so does any that may do as much through every export: it may be another address of the
+//! same host, and could do the same harm by a client of its own. All others do as if it were not there.
+//!
+//! Whom no export lets in may be a client, or its kernel would try for ever; but a client of its own, and it uses nobody else's. Few of
+//! them: there may be no end of hosts and names, and a table full of them would keep out everybody else. Nobody has anything to lose.
 
 use std::net::IpAddr;
 
 use bytes::Bytes;
 use sluice_state::ClientId;
+use sluice_state::client::{ClientInfo, Clients};
 
 use super::SessionEntry;
 use crate::compound::Context;
 
-/// In a client owner of such a host: between its address and what it calls itself.
+/// In a client owner of a host that no export lets in: between its address and what it calls itself.
 const MARK: &str = " without an export: ";
 
-/// As whom a client is known. A copy: what arrived refers to the receive buffer, and the record outlives it. Whoever no export
-/// lets in is a client of his own, whatever he calls himself: else he could end any other whose name he guesses (§18.35.4,
-/// a client that was restarted).
-pub(crate) fn owner(cx: &Context, name: &[u8]) -> Bytes {
-    if cx.exports.lets_in(cx.from) {
-        return Bytes::copy_from_slice(name);
+/// In one of a host that calls itself what another does: hosts of different networks are named alike.
+const APART: &str = " apart from others: ";
+
+/// As whom a client is known. A copy: what arrived refers to the receive buffer, and the record outlives it. Nobody is known as what
+/// somebody else's client is called: else he could end any whose name he guesses (§18.35.4, a client that was restarted).
+pub(crate) fn owner(cx: &Context, table: &Clients, name: &[u8]) -> Bytes {
+    if !cx.exports.lets_in(cx.from) {
+        return own(cx, MARK, name);
     }
-    let mut own = format!("{}{MARK}", cx.from.to_canonical()).into_bytes();
+    let apart = own(cx, APART, name);
+    let from = Some(cx.from.to_canonical());
+    // It goes on as what it was known as first.
+    let is_apart = table.hosts_of(&apart).contains(&from);
+    if is_apart || table.hosts_of(name).into_iter().any(|maker| !cx.stands_for(maker)) {
+        return apart;
+    }
+    Bytes::copy_from_slice(name)
+}
+
+fn own(cx: &Context, mark: &str, name: &[u8]) -> Bytes {
+    let mut own = format!("{}{mark}", cx.from.to_canonical()).into_bytes();
     own.extend_from_slice(name);
     own.into()
 }
@@ -33,20 +50,32 @@ pub(super) fn host_of(owner: &[u8]) -> Option<IpAddr> {
     std::str::from_utf8(&owner[..at]).ok()?.parse().ok()
 }
 
+/// From where a client was established. Releases before wrote it down of hosts without an export alone.
+pub(super) fn maker(info: &ClientInfo) -> Option<IpAddr> {
+    info.host.or_else(|| host_of(&info.owner))
+}
+
 impl Context {
-    /// Whether the caller may use a session that its connection is not bound to. One that has been locked out may go on with
-    /// what it made, to give back what it holds; so may it over connections from before, which are bound.
-    pub(crate) fn may_bind(&self, session: &SessionEntry) -> bool {
-        session.made_from == Some(self.from.to_canonical()) || self.exports.lets_in(self.from)
+    /// Whether the caller may use what somebody at this address has made. One that has been locked out may go on with what it made
+    /// itself, to give back what it holds; so may it over connections from before, which are bound.
+    fn stands_for(&self, maker: Option<IpAddr>) -> bool {
+        let from = self.from.to_canonical();
+        maker.map_or_else(
+            || self.exports.lets_in(from),
+            |maker| maker == from || self.exports.gives_as_much(from, maker),
+        )
     }
 
-    /// Whether the caller may name a client outside its sessions.
+    /// Whether the caller may use a session that its connection is not bound to. That is not a matter of who calls: Linux begins on
+    /// a new connection with whichever user's request is next.
+    pub(crate) fn may_bind(&self, session: &SessionEntry) -> bool {
+        self.stands_for(session.made_from)
+    }
+
+    /// Whether the caller may name a client outside its sessions. Of one that is not there the table says so.
     pub(crate) fn may_name(&self, client: ClientId) -> bool {
-        if self.exports.lets_in(self.from) {
-            return true;
-        }
         let known = self.server.clients.lock().info(self.server.now(), client);
-        known.and_then(|info| host_of(&info.owner)) == Some(self.from.to_canonical())
+        known.is_none_or(|info| self.stands_for(maker(&info)))
     }
 }
 
@@ -60,6 +89,7 @@ mod tests {
         assert_eq!(host("10.0.0.9 without an export: a"), "10.0.0.9".parse().ok());
         assert_eq!(host("::1 without an export: 10.0.0.9 without an export: a"), "::1".parse().ok());
         assert_eq!(host("Linux NFSv4.2 10.0.0.9 without an export: a"), None);
+        assert_eq!(host("10.0.0.9 apart from others: a"), None);
         assert_eq!(host("10.0.0.9"), None);
     }
 }

@@ -157,6 +157,12 @@ impl Table {
         self.all().any(|export| self.rule(export.id, from).is_some())
     }
 
+    /// Whether somebody may do whatever another address may, which some export lets in.
+    pub(crate) fn gives_as_much(&self, from: IpAddr, as_to: IpAddr) -> bool {
+        let less = |export: &Export| is_narrower(self.rule(export.id, as_to), self.rule(export.id, from));
+        self.lets_in(as_to) && !self.all().any(less)
+    }
+
     /// What a client gets through an export, narrower now than it was in `before`.
     pub(crate) fn narrows(&self, before: &Self, id: u32, from: IpAddr) -> bool {
         is_narrower(before.rule(id, from), self.rule(id, from))

@@ -13,8 +13,8 @@ use crate::compound::{Context, OpResult};
 
 pub(crate) async fn exchange_id(cx: &mut Context, args: EXCHANGE_ID4args) -> OpResult<EXCHANGE_ID4res> {
     let verifier4(verifier) = args.eia_clientowner.co_verifier;
-    let request = ExchangeId {
-        owner: strangers::owner(cx, &args.eia_clientowner.co_ownerid),
+    let mut request = ExchangeId {
+        owner: Bytes::new(),
         verifier: Verifier(verifier),
         principal: cx.principal(),
         flags: args.eia_flags,
@@ -27,10 +27,12 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: EXCHANGE_ID4args) -> OpR
             ImplementationId::new(&id.nii_domain, &id.nii_name, (id.nii_date.seconds, id.nii_date.nseconds))
         }),
         minor_version: cx.minor,
+        host: Some(cx.from.to_canonical()),
     };
     let mds = &cx.server;
     let (reply, effects) = {
         let mut table = mds.clients.lock();
+        request.owner = strangers::owner(cx, &table, &args.eia_clientowner.co_ownerid);
         let index = mds.files.index();
         let has_state = |client| index.has_state(client);
         table.exchange_id(mds.now(), request, &has_state)?

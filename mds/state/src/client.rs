@@ -17,6 +17,7 @@
 //! SEQUENCE.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -31,6 +32,7 @@ mod create_session;
 mod error;
 mod exchange_id;
 mod expiry;
+mod hosts;
 mod implementation;
 mod invariants;
 mod restore;
@@ -203,6 +205,8 @@ pub struct ClientInfo {
     pub owner: Bytes,
     /// Who established it.
     pub principal: Principal,
+    /// From where, if that is known.
+    pub host: Option<IpAddr>,
     /// Implementation, if sent.
     pub implementation: Option<ImplementationId>,
     /// Minor version of its EXCHANGE_ID.
@@ -319,6 +323,7 @@ impl Clients {
             id: c.row.id,
             owner: c.row.owner.clone(),
             principal: c.row.principal.clone(),
+            host: c.row.host,
             implementation: c.row.implementation.clone(),
             minor_version: c.row.minor_version,
             confirmed: c.confirmed,
@@ -555,6 +560,7 @@ pub(crate) fn unconfirmed(
             next_session: 0,
             reclaimed_in: BootEpoch(0),
             forfeits: Forfeit::Nothing,
+            host: None,
         },
         confirmed: false,
         created: now,

@@ -4,6 +4,8 @@
 //! The rows of a client and of its sessions survive a restart, so that a session continues across it
 //! and the reply cache keeps its promise. Opens, locks and layouts do not: they are reclaimed.
 
+use std::net::IpAddr;
+
 use bytes::Bytes;
 
 use crate::client::{ImplementationId, Principal};
@@ -34,6 +36,8 @@ pub struct ClientRow {
     pub reclaimed_in: BootEpoch,
     /// What was taken from it, and it has not freed yet, it is not given back after a restart.
     pub forfeits: Forfeit,
+    /// From where it was established; `None` in a row of a release that did not say so.
+    pub host: Option<IpAddr>,
 }
 
 /// What a client may not reclaim: others may have had it since, and changed what it believes to be as it left it (§8.4.3).

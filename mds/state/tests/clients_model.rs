@@ -217,6 +217,7 @@ impl World {
             protect: StateProtect::None,
             implementation: None,
             minor_version: 2,
+            host: None,
         };
         let Ok((reply, effects)) = self.table.exchange_id(self.now, args, &|_| true) else { return Ok(()) };
         prop_assert!(!self.released.contains(&reply.client), "answered with a dead client");

@@ -66,6 +66,7 @@ mod sequence;
 mod set_id;
 mod statfs;
 mod strangers;
+mod tenants;
 mod tickets;
 mod unfreed;
 mod units;

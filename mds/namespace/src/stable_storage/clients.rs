@@ -1,5 +1,7 @@
 //! Client and session records, reply rows (RFC 8881 §8.4.2, §2.10.6.5).
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use bytes::Bytes;
 use sluice_env::Wall;
 use sluice_kv::{Transaction, Versionstamp};
@@ -38,6 +40,13 @@ pub struct ClientRecord {
     pub revoked: bool,
     /// So were opens or locks, by an administrator.
     pub broken: bool,
+}
+
+/// From where a client was established. A row of its own, which releases before do not know, and leave behind of clients they forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientHost {
+    pub client: u64,
+    pub host: IpAddr,
 }
 
 /// `revoked` and `broken`, beside `reclaimed_in`. Releases before read a late epoch, which may reclaim as well.
@@ -128,6 +137,20 @@ impl Row for ClientRecord {
         row.broken = row.reclaimed_in & BROKEN != 0;
         row.reclaimed_in &= !(REVOKED | BROKEN);
         Ok(row)
+    }
+}
+
+impl Row for ClientHost {
+    const WHAT: &'static str = "host of a client";
+    fn encode(&self, w: &mut Writer) {
+        let host = match self.host {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        w.u64(self.client).raw(&host.octets());
+    }
+    fn decode(r: &mut Reader) -> Result<Self, FsError> {
+        Ok(Self { client: r.u64()?, host: IpAddr::V6(Ipv6Addr::from(r.array::<16>()?)).to_canonical() })
     }
 }
 
@@ -232,6 +255,7 @@ pub fn put_client(txn: &mut Transaction, record: &ClientRecord) {
 }
 pub fn clear_client(txn: &mut Transaction, id: u64) {
     txn.clear(keys::by_u64(keys::CLIENT, id));
+    clear_client_host(txn, id);
 }
 /// Clients after id `after`.
 pub async fn clients(
@@ -240,6 +264,21 @@ pub async fn clients(
     limit: usize,
 ) -> Result<Vec<ClientRecord>, FsError> {
     list(txn, &keys::from_u64(keys::CLIENT, after), limit).await
+}
+
+pub fn put_client_host(txn: &mut Transaction, row: &ClientHost) {
+    txn.set(keys::by_u64(keys::CLIENT_HOST, row.client), row.to_bytes());
+}
+pub fn clear_client_host(txn: &mut Transaction, id: u64) {
+    txn.clear(keys::by_u64(keys::CLIENT_HOST, id));
+}
+/// Hosts of clients after id `after`.
+pub async fn client_hosts(
+    txn: &Transaction,
+    after: Option<u64>,
+    limit: usize,
+) -> Result<Vec<ClientHost>, FsError> {
+    list(txn, &keys::from_u64(keys::CLIENT_HOST, after), limit).await
 }
 
 pub async fn session(txn: &Transaction, id: &SessionId) -> Result<Option<SessionRecord>, FsError> {

@@ -19,9 +19,10 @@ use sluice_kv::{KeyRange, Transaction};
 
 pub use balance::{Balance, BalanceState, balance, put_balance};
 pub use clients::{
-    CallbackSecurity, Channel, ClientRecord, Implementation, ReplyRow, ServerRecord, SessionRecord,
-    clear_client, clear_session, client, clients, put_client, put_reply, put_server, put_session, replies,
-    reply, reply_key, server, session, sessions,
+    CallbackSecurity, Channel, ClientHost, ClientRecord, Implementation, ReplyRow, ServerRecord,
+    SessionRecord, clear_client, clear_client_host, clear_session, client, client_hosts, clients, put_client,
+    put_client_host, put_reply, put_server, put_session, replies, reply, reply_key, server, session,
+    sessions,
 };
 pub(crate) use drains::decode_drain;
 pub use drains::{Drain, cancel_drain, drain, drains, put_drain, remove_store};
@@ -81,6 +82,7 @@ pub(crate) fn readable(table: u8, value: Bytes) -> Result<(), FsError> {
         keys::OLDER => Older::from_bytes(value).map(drop),
         keys::FENCE => PendingFence::from_bytes(value).map(drop),
         keys::CLIENT => ClientRecord::from_bytes(value).map(drop),
+        keys::CLIENT_HOST => ClientHost::from_bytes(value).map(drop),
         keys::SESSION => SessionRecord::from_bytes(value).map(drop),
         keys::REPLY => ReplyRow::from_bytes(value).map(drop),
         keys::SERVER => ServerRecord::from_bytes(value).map(drop),

@@ -1,5 +1,7 @@
 //! The tables that are not files.
 
+use std::net::IpAddr;
+
 use crate::common::*;
 use crate::refused;
 use sluice_env::Wall;
@@ -57,7 +59,16 @@ async fn client_session_and_reply_rows() {
     for id in 1..=5 {
         put(&w, |t| put_client(t, &record(id))).await;
     }
+    let hosts = ["::1", "10.0.0.1", "::ffff:10.0.0.2"].map(|host| host.parse::<IpAddr>().unwrap());
+    for (client, host) in (1..).zip(hosts) {
+        put(&w, |t| put_client_host(t, &ClientHost { client, host })).await;
+    }
+    let hosts_after = async |after| w.read(async |t| client_hosts(t, after, 9).await).await.unwrap();
+    let last = ClientHost { client: 3, host: hosts[2].to_canonical() };
+    assert_eq!(hosts_after(Some(2)).await, [last]);
     put(&w, |t| clear_client(t, 3)).await;
+    let left: Vec<_> = hosts_after(None).await.into_iter().map(|row| row.host).collect();
+    assert_eq!(left, hosts[..2]);
     let ids = async |after, n| {
         let rows = w.read(async |t| clients(t, after, n).await).await.unwrap();
         rows.into_iter().map(|c| c.id).collect::<Vec<_>>()

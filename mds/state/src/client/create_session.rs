@@ -1,7 +1,7 @@
 //! CREATE_SESSION: RFC 8881 §18.36.4, in its four phases.
 //!
 //! ```text
-//!  1 record        none, or dead                                STALE_CLIENTID
+//!  1 record        none, or dead, or of another GSS principal   STALE_CLIENTID
 //!  2 sequence      csa_sequence = last                          the last result again
 //!                  csa_sequence = last + 1                      phase 3
 //!                  anything else                                SEQ_MISORDERED, slot unchanged
@@ -151,6 +151,11 @@ impl Clients {
         }
         if client.creating {
             return Err(Error::Delay);
+        }
+        // Whoever proved who it is (RPCSEC_GSS) is not spoken for by others who know its number: not even the last result is theirs.
+        let proven = client.confirmed && matches!(client.row.principal, Principal::Gss(_));
+        if proven && client.row.principal != args.principal {
+            return Err(Error::StaleClientid);
         }
         match (args.seqid.wrapping_sub(client.row.create_seqid), client.last_create) {
             (0, Some(Ok(reply))) => return Ok(CreateStep::Replay(reply)),

@@ -14,6 +14,8 @@
 //!  yes     other principal                        9 wrong principal        PERM
 //! ```
 
+use std::net::IpAddr;
+
 use bytes::Bytes;
 
 use super::{Client, Clients, Error, ImplementationId, MAX_OWNER, Principal, unconfirmed};
@@ -77,6 +79,8 @@ pub struct ExchangeId {
     pub implementation: Option<ImplementationId>,
     /// Of the COMPOUND.
     pub minor_version: u32,
+    /// Of the caller; in an update it says nothing.
+    pub host: Option<IpAddr>,
 }
 
 /// Result of EXCHANGE_ID; SP4_NONE is implied.
@@ -216,6 +220,7 @@ impl Clients {
         let mut client = unconfirmed(id, now, owner.clone(), args.verifier, args.principal);
         client.row.implementation = args.implementation;
         client.row.minor_version = args.minor_version;
+        client.row.host = args.host;
         let answer = reply(&client, self.config.role);
         self.by_owner.entry(owner).or_default().unconfirmed = Some(id);
         self.unconfirmed.insert((now, id));

@@ -29,6 +29,7 @@ fn eid(owner: &'static str, verifier: u8, uid: u32) -> ExchangeId {
         protect: StateProtect::None,
         implementation: None,
         minor_version: 2,
+        host: None,
     }
 }
 

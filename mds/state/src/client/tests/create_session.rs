@@ -44,6 +44,21 @@ fn csess4_7_8_misordered() {
     }
 }
 
+/// With a ticket, unlike with a number that anybody may call himself.
+#[test]
+fn who_proved_who_it_is_is_not_spoken_for_by_others() {
+    let mut w = World::new();
+    let gss = |name| Principal::Gss(Bytes::from_static(name));
+    let (id, _session) = w.client(ExchangeId { principal: gss(b"host/a@TEST"), ..eid("o", 1, 0) });
+    for other in [principal(0), gss(b"host/b@TEST")] {
+        for seqid in [1, 2] {
+            let args = CreateSession { principal: other.clone(), ..cs(id, seqid) };
+            assert_eq!(w.create_error(&args), Error::StaleClientid, "{seqid}");
+        }
+    }
+    w.create(&CreateSession { principal: gss(b"host/a@TEST"), ..cs(id, 2) });
+}
+
 /// CSESS5; CSESS10 replays with another principal.
 #[test]
 fn csess5_10_replay() {
