@@ -62,6 +62,7 @@ impl Admin {
                 "data servers refuse the handles that this client has for the file: it was fenced off; remount if it lasts longer than a minute".to_owned()
             }
             Reason::SetId => "its set-user-id or set-group-id bit goes with the first write by others than root, which must be seen here".to_owned(),
+            Reason::WriteOnly => "who writes to the file may not read it, and with a layout could do so at data servers".to_owned(),
             Reason::Inline => "its data is in the metadata: a client asks for a layout when the file outgrows that".to_owned(),
             Reason::Quota => "the owner, the group or the tree of the file has used up its quota".to_owned(),
             Reason::Healing => "mirrors of the file may differ and are being made equal".to_owned(),

@@ -34,6 +34,7 @@ use crate::compound::OpError;
 use crate::exports::table;
 use crate::files::file_id;
 use crate::layout::settle;
+use crate::ops::read::may_read;
 use crate::server::Mds;
 pub(crate) use job::Job;
 
@@ -109,12 +110,15 @@ impl Caller {
             }
         }
         let stateid = end.stateid;
-        mds.step(&entry, Some(client), |file, ctx| {
-            (file.check_io(ctx, client, &stateid, write), Vec::new())
+        let unasked = mds.step(&entry, Some(client), |file, ctx| {
+            let permitted = file.check_io(ctx, client, &stateid, write);
+            (permitted.map(|()| !write && file.is_for_writing_alone(&stateid)), Vec::new())
         })?;
         if !end.is_ordinary() {
             let inode: Inode = settle::inode(mds, key).await?;
             inode.record.owned().require(&who, if write { Want::WRITE } else { Want::READ })?;
+        } else if unasked {
+            may_read(&settle::inode(mds, key).await?, &who)?;
         }
         Ok(who)
     }

@@ -42,6 +42,8 @@ pub(crate) enum Reason {
     Inline,
     /// It has set-id bits, which a write may take away: no layout comes with OPEN, and none for whose writes they stay.
     SetId,
+    /// It was opened for writing by who may not read it: with a layout it could be read at data servers.
+    WriteOnly,
     /// Mirrors may differ, and are being made equal.
     Healing,
     /// It has mirrors and is several segments to this client, at whose ends Linux mixes them up.
@@ -92,6 +94,7 @@ impl Reason {
             Self::HandlesRefused => "handles-refused",
             Self::Inline => "inline",
             Self::SetId => "set-id",
+            Self::WriteOnly => "write-only",
             Self::Healing => "healing",
             Self::Segments => "segments",
             Self::Quota => "quota",

@@ -13,6 +13,7 @@ use sluice_xdr::nfs4::{
     nfs_resop4, nfsstat4,
 };
 
+use super::read::may_read;
 use crate::compound::context::{from_wire, to_wire};
 use crate::compound::{Context, OpError, OpResult};
 use crate::dsctl::{self, epochs};
@@ -121,6 +122,13 @@ async fn granted(
     }
     let opening = special(&from_wire(&args.loga_stateid)).ok().flatten() == Some(Special::Current);
     let inode = cx.inode().await?;
+    if may_read(&inode, &cx.who).is_err() && entry.peek(|file| file.is_for_writing_alone(&stateid)) {
+        // With a layout goes the right to read at data servers, for all users of the client.
+        return Err(match ask.write {
+            true => refused(cx, ask, Reason::WriteOnly),
+            false => nfsstat4::NFS4ERR_ACCESS.into(),
+        });
+    }
     if inode.inline().is_some() && (opening || !ask.write) {
         // It is read where it is. Whoever has only just opened it does not know yet how much there will be to
         // write, and asks again when it is more than `mdsthreshold` says; Linux does not remember a refusal

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use sluice_namespace::{InlineData, Inode};
+use sluice_namespace::{Credential, FsError, InlineData, Inode, Want};
 use sluice_state::file::Intent;
 use sluice_state::{ClientId, StateId};
 use sluice_xdr::nfs4::{READ4args, READ4res, READ4resok, nfsstat4, stateid4};
@@ -100,8 +100,8 @@ pub(super) fn done(cx: &Context, held: Held, length: u64, inline: bool) -> Resul
     Ok(())
 }
 
-/// May this stateid read (or write) the current file? An ordinary one was judged at OPEN; a special one is
-/// judged by the file's mode now. The file's state.
+/// May this stateid read (or write) the current file? An ordinary one was judged at OPEN; a special one, and reading
+/// under an open that is for writing alone, is judged by the file's mode now. The file's state.
 ///
 /// # Errors
 /// What the state and the mode say.
@@ -119,14 +119,31 @@ pub(super) async fn permit_io(
         // Tells revoked, stale and foreign stateids apart; the machine knows only its own.
         cx.state_entry(stateid)?
     };
-    cx.server
-        .step(&entry, Some(client), |file, ctx| (file.check_io(ctx, client, stateid, write), Vec::new()))?;
+    let unasked = cx.server.step(&entry, Some(client), |file, ctx| {
+        let permitted = file.check_io(ctx, client, stateid, write);
+        (permitted.map(|()| !write && file.is_for_writing_alone(stateid)), Vec::new())
+    })?;
     if special {
         let inode: Inode = cx.inode().await?;
-        let want = if write { sluice_namespace::Want::WRITE } else { sluice_namespace::Want::READ };
-        inode.record.owned().require(&cx.who, want)?;
+        inode.record.owned().require(&cx.who, if write { Want::WRITE } else { Want::READ })?;
+    } else if unasked {
+        may_read(&cx.inode().await?, &cx.who)?;
     }
     Ok(entry)
+}
+
+/// May somebody read what he has opened for writing alone? As if he opened it for reading, or because it is his: he could give himself
+/// the right, and may have made the file without.
+///
+/// # Errors
+/// ACCESS.
+pub(crate) fn may_read(inode: &Inode, who: &Credential) -> Result<(), FsError> {
+    let owned = inode.record.owned();
+    // A client that executes a file must read it.
+    let may = owned.permits(who, Want::READ)
+        || owned.permits(who, Want::EXECUTE)
+        || owned.require_owner(who).is_ok();
+    if may { Ok(()) } else { Err(FsError::Access) }
 }
 
 /// Counts what went through this server, and why: an administrator wants to know.

@@ -291,11 +291,18 @@ impl Opens {
 
     /// The first open of anybody that denies reading or writing: for I/O without an open.
     pub(crate) fn denying(&self, write: bool) -> Option<&Open> {
-        if self.denying == 0 {
-            return None;
-        }
+        self.all_denying(write).next()
+    }
+
+    /// The first one beside this that denies reading: for a READ under an open that is not for reading.
+    pub(crate) fn denying_to_read(&self, beside: &Other) -> Option<&Open> {
+        self.all_denying(false).find(|open| open.stateid.other != *beside)
+    }
+
+    fn all_denying(&self, write: bool) -> impl Iterator<Item = &Open> {
         let bit = if write { Deny::WRITE } else { Deny::READ };
-        self.iter().find(|open| open.deny.0 & bit.0 != 0)
+        let all = (self.denying > 0).then(|| self.iter());
+        all.into_iter().flatten().filter(move |open| open.deny.0 & bit.0 != 0)
     }
 
     /// Adds an open or upgrades the owner's; true when the stateid is new. `stateid` is what was planned.

@@ -71,4 +71,5 @@ mod tickets;
 mod unfreed;
 mod units;
 mod why;
+mod write_only;
 mod xattrs;

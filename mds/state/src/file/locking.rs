@@ -253,9 +253,26 @@ impl File {
             _ => self.opens.check(client, stateid)?.stateid.other,
         };
         let access = self.opens.get(&other).map_or(Access::READ, |open| open.access);
-        // Reading under a write-only open is allowed: RFC 8881 §9.1.2 lets the server, and a client that
-        // writes part of a page needs it.
-        if write && !access.writes() { Err(Error::Openmode) } else { Ok(()) }
+        if write {
+            return if access.writes() { Ok(()) } else { Err(Error::Openmode) };
+        }
+        if access.reads() {
+            return Ok(());
+        }
+        // Reading under a write-only open is allowed, unless somebody denies it: RFC 8881 §9.1.2 lets the server, and a client
+        // that writes part of a page needs it.
+        match self.opens.denying_to_read(&other) {
+            Some(denies) => Err(Error::Locked { holder: denies.owner.client }),
+            None => Ok(()),
+        }
+    }
+
+    /// What this names is no reason to read the file: it was opened for writing alone, and whether its opener may read nobody has
+    /// asked.
+    #[must_use]
+    pub fn is_for_writing_alone(&self, stateid: &StateId) -> bool {
+        let open = self.under(stateid).and_then(|other| self.opens.get(&other));
+        open.is_some_and(|open| !open.access.reads())
     }
 
     /// Locks of whichever ranges may be free.

@@ -184,6 +184,10 @@ impl File {
         if iomode == IoMode::ReadWrite && !self.may_write(client) {
             return Err(Error::Openmode);
         }
+        // §9.1.2, as for a READ.
+        if iomode == IoMode::Read && matches!(stateid.kind(), Some(StateKind::Open | StateKind::Lock)) {
+            self.check_access(client, stateid, false)?;
+        }
         if self.is_anothers(client, stateid, iomode) {
             return Err(Error::OtherMount);
         }

@@ -102,6 +102,24 @@ fn io_follows_the_open_mode() {
     assert_eq!(w.check_io(B, &write, false), Ok(()), "a writer of part of a page reads the rest");
 }
 
+/// RFC 8881 §9.1.2: a READ under it obeys what an OPEN for it would.
+#[test]
+fn a_writer_does_not_read_what_others_deny() {
+    let mut w = World::default();
+    let write = w.open(B, Access::WRITE, Deny::READ).unwrap();
+    assert_eq!(w.check_io(B, &write, false), Ok(()), "it denies others to read");
+    assert!(w.file.is_for_writing_alone(&write));
+    let both = w.open(A, Access::BOTH, Deny::NONE);
+    assert_eq!(both, Err(Error::ShareDenied { holder: B }));
+    w.close(B).unwrap();
+    let write = w.open(B, Access::WRITE, Deny::NONE).unwrap();
+    let read = w.open(A, Access::READ, Deny::READ).unwrap();
+    assert_eq!(w.check_io(B, &write, false), Err(Error::Locked { holder: A }));
+    assert_eq!(w.check_io(B, &write, true), Ok(()));
+    assert_eq!(w.check_io(A, &read, false), Ok(()));
+    assert!(!w.file.is_for_writing_alone(&read));
+}
+
 #[test]
 fn special_stateids_obey_share_reservations() {
     let mut w = World::default();
