@@ -284,6 +284,7 @@ pub(super) async fn admit(cx: &Context, request: &OpenRequest, subject: &Subject
     if cx.is_read_only() && request.claim == Claim::New && request.access.writes() && !subject.created {
         return Err(nfsstat4::NFS4ERR_ROFS.into());
     }
+    permit_deny(cx, request, subject)?;
     let mut request = request.clone();
     if forfeits(cx, &request, inode)? {
         request.claim = Claim::Previous { delegation: Want::None };
@@ -380,6 +381,25 @@ fn permit_claim(cx: &Context, request: &mut OpenRequest, subject: &Subject) -> R
             Ok(())
         }
     }
+}
+
+/// Whether the caller may keep others from what it denies them, whatever it claims. Who may only read a file could keep everybody from
+/// it: to deny reading takes the right to write, as with knfsd. To deny writing does not, where something may be written at all: what
+/// is read stays as it is.
+fn permit_deny(cx: &Context, request: &OpenRequest, subject: &Subject) -> Result<(), OpError> {
+    if request.deny == Deny::NONE {
+        return Ok(());
+    }
+    if cx.is_read_only() {
+        return Err(nfsstat4::NFS4ERR_ROFS.into());
+    }
+    let owned = subject.inode.record.owned();
+    // As with what is claimed, its owner may have made it with any mode.
+    let own = (request.claim != Claim::New || subject.created) && owned.require_owner(&cx.who).is_ok();
+    if request.deny.reads() && !own {
+        owned.require(&cx.who, Permission::WRITE)?;
+    }
+    Ok(())
 }
 
 fn permit(cx: &Context, inode: &Inode, access: Access, truncate: bool) -> Result<(), OpError> {

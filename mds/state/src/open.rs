@@ -78,6 +78,12 @@ impl Deny {
     pub const fn bits(self) -> u8 {
         self.0
     }
+
+    /// True when READ is included.
+    #[must_use]
+    pub const fn reads(self) -> bool {
+        self.0 & 1 != 0
+    }
 }
 
 /// `open_claim4`, as far as the state of the file cares.

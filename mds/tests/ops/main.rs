@@ -29,6 +29,7 @@ mod create_session;
 mod delegated_news;
 mod delegated_times;
 mod delegation;
+mod denies;
 mod destroy_session;
 mod drain;
 mod exchange_id;
