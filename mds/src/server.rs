@@ -213,6 +213,7 @@ impl Mds {
         if let Some(why) = mds.data_servers.older() {
             tracing::error!(%why, "all data servers are refused");
         }
+        mds.place_clients();
         mds.spawn(Arc::clone(&mds).run_file_timers());
         mds.spawn(Arc::clone(&mds).run_file_sweep());
         mds.spawn(crate::reaper::run(Arc::clone(&mds)));

@@ -288,6 +288,24 @@ impl Mds {
         })
     }
 
+    /// What the client holds counts as held at this address, too.
+    pub(crate) fn is_at(&self, client: ClientId, address: IpAddr) {
+        self.files.index().is_at(client, address);
+        // Who ended it meanwhile had it forgotten before.
+        if self.clients.lock().shared(client).is_none() {
+            self.files.index().is_nowhere(client);
+        }
+    }
+
+    /// The same of all who are known from before.
+    pub(crate) fn place_clients(&self) {
+        for info in self.client_infos() {
+            if let Some(host) = strangers::maker(&info) {
+                self.files.index().is_at(info.id, host);
+            }
+        }
+    }
+
     /// Remembers that `connection` serves `session`, until it closes.
     pub(crate) fn watch_connection(
         self: &Arc<Self>,

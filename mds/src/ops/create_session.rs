@@ -39,7 +39,7 @@ pub(crate) async fn create_session(
     let pending = loop {
         let (step, full) = {
             let mut table = mds.clients.lock();
-            (table.create_session(mds.now(), connection, &request, random), table.is_full())
+            (table.create_session(mds.now(), connection, &request, random), table.is_full(request.client))
         };
         match step {
             Ok(CreateStep::Pending(pending)) => break pending,
@@ -70,6 +70,8 @@ pub(crate) async fn create_session(
             "a client began a session"
         );
     }
+    // Before anybody finds the session, and holds something by it.
+    mds.is_at(client, cx.from);
     let entry = mds.clients.insert(created.session, Some(cx.from), stripes);
     mds.watch_connection(&cx.connection, &entry);
     mds.spawn(callback::probe(Arc::clone(mds), entry));

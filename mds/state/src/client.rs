@@ -74,7 +74,7 @@ pub struct ClientsConfig {
     pub courtesy_nanos: u64,
     /// Clients in courtesy beyond this number are ended, the longest silent first.
     pub max_courtesy: usize,
-    /// Confirmed records.
+    /// Confirmed records; of one host no more than it leaves to others.
     pub max_clients: usize,
     /// Those of them that [`Self::is_stranger`]; the oldest makes room.
     pub max_strangers: usize,

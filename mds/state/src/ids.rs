@@ -10,6 +10,7 @@
 //! ```
 
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// Monotonic time in nanoseconds since an arbitrary origin chosen by the caller. Never wall time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -147,6 +148,16 @@ pub struct Verifier(pub [u8; 8]);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
+/// As what an address counts where hosts share something: a machine may take any address of an IPv6 network of 64 bits (RFC 4291
+/// §2.5.4).
+#[must_use]
+pub fn household(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 => v4,
+    }
+}
+
 /// What a stateid stands for: the fifth byte of `other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
@@ -263,6 +274,17 @@ mod tests {
     fn special_stateids_have_no_kind() {
         assert_eq!(StateId::default().kind(), None);
         assert_eq!(StateId { seqid: u32::MAX, other: [0xff; 12] }.kind(), None);
+    }
+
+    #[test]
+    fn addresses_of_one_machine_are_one_host() {
+        let host = |text: &str| household(text.parse().unwrap()).to_string();
+        assert_eq!([host("10.0.0.3"), host("::ffff:10.0.0.3")], ["10.0.0.3", "10.0.0.3"]);
+        assert_eq!(
+            [host("2001:db8:0:1:2:3:4:5"), host("2001:db8:0:1::9")],
+            ["2001:db8:0:1::", "2001:db8:0:1::"]
+        );
+        assert_ne!(host("2001:db8:0:2::9"), host("2001:db8:0:1::9"));
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //! RFC 8881 §8.2.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::effect::RevokeReason;
 use crate::file::{Error, FileId};
-use crate::ids::{BootEpoch, ClientId, StateId, StateKind};
+use crate::ids::{BootEpoch, ClientId, StateId, StateKind, household};
 
 /// Allocates `other` values of one incarnation. Shared by all files; deterministic under one thread.
 #[derive(Debug)]
@@ -139,8 +140,24 @@ pub struct Usage {
     pub delegations_of_all: u32,
     /// Layout stateids of all clients.
     pub layouts_of_all: u32,
+    /// Open stateids of all clients at its host; as all of these 0 where that is not known.
+    pub opens_of_host: u32,
+    /// Lock stateids of theirs.
+    pub locks_of_host: u32,
+    /// Lock ranges of theirs.
+    pub ranges_of_host: u32,
+    /// Denied locks of theirs that wait.
+    pub waiting_of_host: u32,
     /// It has not freed all that was revoked.
     pub has_revoked: bool,
+}
+
+impl Usage {
+    /// As if nobody else were at its host: for what it had before a restart, which was within the bounds of then.
+    #[must_use]
+    pub const fn had_before(self) -> Self {
+        Self { opens_of_host: 0, locks_of_host: 0, ranges_of_host: 0, waiting_of_host: 0, ..self }
+    }
 }
 
 /// Most revoked stateids remembered per client; beyond it the oldest is forgotten and answers
@@ -155,6 +172,10 @@ pub struct StateIndex {
     clients: BTreeMap<ClientId, PerClient>,
     /// Live state of all clients.
     all: Usage,
+    /// At which host each client is, as far as that was told.
+    places: BTreeMap<ClientId, IpAddr>,
+    /// Live state of all clients at each of those.
+    hosts: BTreeMap<IpAddr, Usage>,
 }
 
 #[derive(Debug)]
@@ -175,6 +196,8 @@ struct Revoked {
 #[derive(Debug, Default)]
 struct PerClient {
     usage: Usage,
+    /// Where all that it holds is counted, too.
+    host: Option<IpAddr>,
     /// Every live `other` of the client with its file.
     others: BTreeMap<Other, FileId>,
     /// Revoked ones by their numbers, oldest first.
@@ -217,7 +240,13 @@ impl StateIndex {
     #[must_use]
     pub fn usage(&self, client: ClientId) -> Usage {
         let held = self.clients.get(&client);
+        let host = held.map_or_else(|| self.places.get(&client).copied(), |held| held.host);
+        let near = host.and_then(|host| self.hosts.get(&host)).copied().unwrap_or_default();
         Usage {
+            opens_of_host: near.opens,
+            locks_of_host: near.locks,
+            ranges_of_host: near.ranges,
+            waiting_of_host: near.waiting,
             clients: u32::try_from(self.clients.len()).unwrap_or(u32::MAX),
             opens_of_all: self.all.opens,
             locks_of_all: self.all.locks,
@@ -228,6 +257,16 @@ impl StateIndex {
             has_revoked: held.is_some_and(|held| !held.revoked.is_empty()),
             ..held.map(|held| held.usage).unwrap_or_default()
         }
+    }
+
+    /// The client calls from this address. What it holds already stays counted where it is.
+    pub fn is_at(&mut self, client: ClientId, address: IpAddr) {
+        self.places.insert(client, household(address));
+    }
+
+    /// The client has gone: it will hold nothing more.
+    pub fn is_nowhere(&mut self, client: ClientId) {
+        self.places.remove(&client);
     }
 
     /// What all clients hold together, and nothing of any one.
@@ -291,10 +330,13 @@ impl StateIndex {
     fn insert(&mut self, file: FileId, stateid: StateId, kind: StateKind, client: ClientId) {
         let at = Located { file, kind, client };
         if self.entries.insert(stateid.other, Entry { at, revoked: None, ranges: 0 }).is_none() {
-            let per_client = self.clients.entry(client).or_default();
+            let places = &self.places;
+            let begin = || PerClient { host: places.get(&client).copied(), ..PerClient::default() };
+            let per_client = self.clients.entry(client).or_insert_with(begin);
             per_client.others.insert(stateid.other, file);
             per_client.usage.add(kind);
-            self.all.add(kind);
+            let host = per_client.host;
+            self.count(host, |usage| usage.add(kind));
         }
     }
 
@@ -308,9 +350,22 @@ impl StateIndex {
 
     /// A stateid of the client has so many ranges, and had so many `before`.
     fn count_ranges(&mut self, client: ClientId, before: u32, count: u32) {
-        let of_client = self.clients.get_mut(&client).map(|held| &mut held.usage);
-        for usage in of_client.into_iter().chain([&mut self.all]) {
+        let count = |usage: &mut Usage| {
             usage.ranges = usage.ranges.saturating_sub(before).saturating_add(count);
+        };
+        let held = self.clients.get_mut(&client);
+        let host = held.and_then(|held| {
+            count(&mut held.usage);
+            held.host
+        });
+        self.count(host, count);
+    }
+
+    /// Counts what a client at this host holds more, or less, with what all hold, and all there.
+    fn count(&mut self, host: Option<IpAddr>, count: impl Fn(&mut Usage)) {
+        count(&mut self.all);
+        if let Some(host) = host {
+            count(self.hosts.entry(host).or_default());
         }
     }
 
@@ -318,13 +373,15 @@ impl StateIndex {
         // Under an open: who has none is gone, and is forgotten by its files, too.
         let Some(held) = self.clients.get_mut(&client) else { return };
         held.usage.waiting += 1;
-        self.all.waiting += 1;
+        let host = held.host;
+        self.count(host, |usage| usage.waiting += 1);
     }
 
     fn wait_no_more(&mut self, client: ClientId) {
         let Some(held) = self.clients.get_mut(&client).filter(|held| held.usage.waiting > 0) else { return };
         held.usage.waiting -= 1;
-        self.all.waiting -= 1;
+        let host = held.host;
+        self.count(host, |usage| usage.waiting -= 1);
     }
 
     fn remove(&mut self, stateid: &StateId) {
@@ -336,12 +393,13 @@ impl StateIndex {
             None => per_client.usage.sub(entry.at.kind),
             Some(revoked) => per_client.forget_revoked(revoked.number, entry.at.kind),
         }
+        let (host, waiting) = (per_client.host, per_client.usage.waiting);
         if per_client.others.is_empty() && per_client.revoked.is_empty() {
-            self.all.waiting -= per_client.usage.waiting;
             self.clients.remove(&entry.at.client);
+            self.count(host, |usage| usage.waiting -= waiting);
         }
         if entry.revoked.is_none() {
-            self.all.sub(entry.at.kind);
+            self.count(host, |usage| usage.sub(entry.at.kind));
         }
     }
 
@@ -353,6 +411,7 @@ impl StateIndex {
         let Some(per_client) = self.clients.get_mut(&at.client) else { return };
         per_client.usage.sub(at.kind);
         per_client.others.remove(&stateid.other);
+        let host = per_client.host;
         let number = per_client.remember_revoked(stateid.other, at.kind);
         if let Some(entry) = self.entries.get_mut(&stateid.other) {
             entry.revoked = Some(Revoked { reason, number });
@@ -363,7 +422,7 @@ impl StateIndex {
         {
             per_client.forget_revoked(number, entry.at.kind);
         }
-        self.all.sub(at.kind);
+        self.count(host, |usage| usage.sub(at.kind));
     }
 
     /// FREE_STATEID of a revoked stateid. False when it is not a revoked stateid of this client: then
@@ -437,6 +496,20 @@ impl StateIndex {
             }
             remembered += held.revoked.len();
         }
+        for (host, counted) in &self.hosts {
+            let mut usage = Usage::default();
+            for held in self.clients.values().filter(|held| held.host == Some(*host)) {
+                usage.opens += held.usage.opens;
+                usage.locks += held.usage.locks;
+                usage.ranges += held.usage.ranges;
+                usage.waiting += held.usage.waiting;
+                usage.layouts += held.usage.layouts;
+                usage.delegations += held.usage.delegations;
+            }
+            if usage != *counted {
+                return Err(format!("{host} has {counted:?}, and its clients {usage:?}"));
+            }
+        }
         let revoked = self.entries.values().filter(|entry| entry.revoked.is_some()).count();
         if revoked == remembered {
             Ok(())
@@ -448,14 +521,22 @@ impl StateIndex {
     /// Forgets a client that is gone for good (its record was deleted), revoked stateids included. Its
     /// files have been told before.
     pub fn forget_client(&mut self, client: ClientId) {
-        let Some(per_client) = self.clients.remove(&client) else { return };
-        self.all.ranges -= per_client.usage.ranges;
-        self.all.waiting -= per_client.usage.waiting;
-        for other in per_client.others.keys().chain(per_client.revoked.values()) {
-            let Some(entry) = self.entries.remove(other) else { continue };
-            if entry.revoked.is_none() {
-                self.all.sub(entry.at.kind);
-            }
+        let place = self.places.remove(&client);
+        let PerClient { usage, host, others, revoked, .. } = self.clients.remove(&client).unwrap_or_default();
+        for other in others.keys().chain(revoked.values()) {
+            self.entries.remove(other);
+        }
+        let host = host.or(place);
+        self.count(host, |all| {
+            all.opens -= usage.opens;
+            all.locks -= usage.locks;
+            all.ranges -= usage.ranges;
+            all.waiting -= usage.waiting;
+            all.layouts -= usage.layouts;
+            all.delegations -= usage.delegations;
+        });
+        if let Some(host) = host.filter(|host| self.hosts.get(host) == Some(&Usage::default())) {
+            self.hosts.remove(&host);
         }
     }
 }

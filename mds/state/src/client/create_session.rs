@@ -217,7 +217,7 @@ impl Clients {
         if args.flags & !session_flags::MASK != 0 {
             return Err(Error::Inval);
         }
-        if !client.confirmed && self.confirmed_count() >= self.config.max_clients {
+        if !client.confirmed && self.host_is_full(client) {
             return Err(Error::Nospc);
         }
         let wants_back = args.flags & session_flags::CONN_BACK_CHAN != 0;
@@ -287,13 +287,15 @@ impl Clients {
         if full(&evicted) { Err(Error::Nospc) } else { Ok((evicted, freed)) }
     }
 
-    /// All clients together have as much as they may have: the next may be refused for it.
+    /// All clients together have as much as they may have, or those of this one's host: it may be refused for it.
     #[must_use]
-    pub fn is_full(&self) -> bool {
+    pub fn is_full(&self, id: ClientId) -> bool {
+        let new = self.by_id.get(&id).filter(|client| !client.confirmed);
         self.promised.slots >= self.config.max_slots
             || self.promised.cache.saturating_add(self.config.channel.fore.max_response_cached.into())
                 > self.config.max_cache
             || self.confirmed_count() >= self.config.max_clients
+            || new.is_some_and(|client| self.host_is_full(client))
     }
 
     /// A fore channel within what the client may have, and what all clients may have together; `freed` of both is given

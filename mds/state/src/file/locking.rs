@@ -167,21 +167,17 @@ impl File {
         client: ClientId,
     ) -> Result<(), Error> {
         // What was had before a restart was within the bounds of then.
+        let usage = if reclaim { ctx.usage.had_before() } else { ctx.usage };
         let file_is_full = || match reclaim {
             true => self.locks.owners() >= ctx.policy.max_lock_owners_per_file,
             false => self.lock_owners_are_full(ctx.policy, client),
         };
-        if ctx.policy.ranges_are_full(&ctx.usage) {
+        if ctx.policy.ranges_are_full(&usage) {
             return Err(Error::Resource);
         }
         match existing.and_then(|other| self.locks.get(other)) {
             Some(lock) if lock.ranges.len() + 2 > ctx.policy.max_ranges_per_lock => Err(Error::Resource),
-            None if ctx.usage.locks >= ctx.policy.max_locks_per_client
-                || ctx.usage.locks_of_all >= ctx.policy.max_locks
-                || file_is_full() =>
-            {
-                Err(Error::Resource)
-            }
+            None if ctx.policy.locks_are_full(&usage) || file_is_full() => Err(Error::Resource),
             _ => Ok(()),
         }
     }

@@ -132,12 +132,13 @@ impl File {
             }
         }
         // What was open before a restart, or under a delegation, was within the bounds of then.
-        let file_is_full = || match open.claim {
-            Claim::New => self.opens_are_full(ctx.policy, open.owner.client),
-            _ => self.opens.len() >= ctx.policy.max_opens_per_file,
+        let is_new = open.claim == Claim::New;
+        let usage = if is_new { ctx.usage } else { ctx.usage.had_before() };
+        let file_is_full = || match is_new {
+            true => self.opens_are_full(ctx.policy, open.owner.client),
+            false => self.opens.len() >= ctx.policy.max_opens_per_file,
         };
-        if self.opens.of_owner(&open.owner).is_none()
-            && (ctx.policy.opens_are_full(&ctx.usage) || file_is_full())
+        if self.opens.of_owner(&open.owner).is_none() && (ctx.policy.opens_are_full(&usage) || file_is_full())
         {
             return Err(Error::Resource);
         }

@@ -97,22 +97,53 @@ pub struct Policy {
     pub return_on_close: bool,
 }
 
+/// Of the `most` that there may be, `of_all` are there, and `of_host` of those the clients' of one host, which may have no more. A
+/// host has no more than it leaves to others, whatever clients it is: else one machine could take what there is for all.
+const fn is_shared_out(of_host: u32, of_all: u32, most: u32) -> bool {
+    of_host >= most.saturating_sub(of_all)
+}
+
 impl Policy {
     /// A client that holds so much, with all others, may have no more files open.
     #[must_use]
     pub fn opens_are_full(&self, usage: &Usage) -> bool {
-        usage.opens >= self.max_opens_per_client || usage.opens_of_all >= self.max_opens
+        usage.opens >= self.max_opens_per_client || self.opens_are_shared_out(usage)
+    }
+
+    /// It may not because of what others have open, at its host or anywhere.
+    #[must_use]
+    pub fn opens_are_shared_out(&self, usage: &Usage) -> bool {
+        is_shared_out(usage.opens_of_host, usage.opens_of_all, self.max_opens)
+    }
+
+    /// A client that holds so much, with all others, may have no lock more because of what others have, at its host or anywhere.
+    #[must_use]
+    pub fn locks_are_shared_out(&self, usage: &Usage) -> bool {
+        is_shared_out(usage.locks_of_host, usage.locks_of_all, self.max_locks)
+            || self.ranges_are_shared_out(usage)
+    }
+
+    fn ranges_are_shared_out(&self, usage: &Usage) -> bool {
+        // It splits at most one range in two around itself.
+        usage.ranges_of_all.saturating_add(2) > self.max_ranges
+            || is_shared_out(usage.ranges_of_host, usage.ranges_of_all, self.max_ranges)
     }
 
     /// A client that holds so much, with all others, may have no lock more: it splits at most one range in two around itself.
     pub(super) fn ranges_are_full(&self, usage: &Usage) -> bool {
-        usage.ranges.saturating_add(2) > self.max_ranges_per_client
-            || usage.ranges_of_all.saturating_add(2) > self.max_ranges
+        usage.ranges.saturating_add(2) > self.max_ranges_per_client || self.ranges_are_shared_out(usage)
+    }
+
+    /// It may have none under one more owner.
+    pub(super) fn locks_are_full(&self, usage: &Usage) -> bool {
+        usage.locks >= self.max_locks_per_client
+            || is_shared_out(usage.locks_of_host, usage.locks_of_all, self.max_locks)
     }
 
     /// No lock more of a client that holds so much, with all others, is queued when it is denied.
     pub(super) fn waiting_locks_are_full(&self, usage: &Usage) -> bool {
-        usage.waiting >= self.max_waiting_locks_of_client || usage.waiting_of_all >= self.max_waiting_locks
+        usage.waiting >= self.max_waiting_locks_of_client
+            || is_shared_out(usage.waiting_of_host, usage.waiting_of_all, self.max_waiting_locks)
     }
 
     /// It may not even have the range more that an unlock leaves.

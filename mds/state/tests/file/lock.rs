@@ -402,6 +402,44 @@ fn one_client_does_not_hold_all_ranges_that_there_may_be() {
     w.lock_as(owners[0].clone(), W, range(9000, 9001), false).unwrap();
 }
 
+/// A machine may be as many clients as it has names for, and have as many addresses as it likes of its network.
+#[test]
+fn clients_of_one_host_leave_to_others_as_much_as_they_have() {
+    let mut w = World::default();
+    // There are more clients than its checks know of.
+    w.replaying = true;
+    (w.policy.max_ranges, w.policy.max_locks) = (16, 100);
+    let many: Vec<_> = (11..31).map(ClientId).collect();
+    for (n, client) in many.iter().enumerate() {
+        w.index.is_at(*client, format!("2001:db8::{n:x}").parse().unwrap());
+        w.open(*client, Access::BOTH, Deny::NONE).unwrap();
+        let _ = w.lock(*client, W, range(10 * n as u64, 10 * n as u64), false);
+    }
+    assert_eq!(w.index.in_all().ranges_of_all, 8);
+    w.index.is_at(B, "10.0.0.1".parse().unwrap());
+    w.open(B, Access::BOTH, Deny::NONE).unwrap();
+    w.lock(B, W, range(90_000, 90_001), false).unwrap();
+    // Of owners as of ranges.
+    (w.policy.max_ranges, w.policy.max_locks) = (1000, 17);
+    let more = LockOwner::new(many[0], b"more");
+    assert_eq!(w.lock_as(more.clone(), W, range(80_000, 80_001), false), Err(Error::Resource));
+    w.lock_as(LockOwner::new(B, b"more"), W, range(80_002, 80_003), false).unwrap();
+    // What was had before a restart is had again, in whatever order it is asked for.
+    let by = Locker::New { open: w.opens[&owner(many[0])], owner: more };
+    let range = range(80_000, 80_001);
+    let again = LockRequest { locker: by, kind: W, blocking: false, reclaim: true, range };
+    let (usage, grace) = (w.index.usage(many[0]), Grace::Active { may_reclaim: true });
+    let ctx = Ctx { now: w.now, ids: &w.ids, policy: &w.policy, usage, grace };
+    assert!(w.file.lock(&ctx, many[0], &again).0.is_ok());
+    w.index.check_invariants().unwrap();
+    for client in many.into_iter().chain([B]) {
+        w.expire(client, RevokeReason::LeaseExpired);
+        w.index.forget_client(client);
+    }
+    w.index.check_invariants().unwrap();
+    assert_eq!(w.index.in_all(), Default::default());
+}
+
 /// Whoever cannot unlock keeps out those who would make room.
 #[test]
 fn who_has_little_unlocks_in_the_middle_though_others_have_all_there_may_be() {

@@ -120,6 +120,21 @@ fn a_writer_does_not_read_what_others_deny() {
     assert!(!w.file.is_for_writing_alone(&read));
 }
 
+/// A machine may be as many clients as it has names for.
+#[test]
+fn clients_of_one_host_leave_opens_to_others() {
+    let mut w = World::default();
+    w.policy.max_opens = 4;
+    for client in [A, B] {
+        w.index.is_at(client, "10.0.0.1".parse().unwrap());
+        w.open(client, Access::READ, Deny::NONE).unwrap();
+    }
+    let more = OpenRequest { owner: OpenOwner::new(A, b"more"), ..open_request(A, Access::READ, Deny::NONE) };
+    assert_eq!(w.run(&Intent::Open(more)), Err(Error::Resource));
+    w.index.is_at(C, "10.0.0.2".parse().unwrap());
+    w.open(C, Access::READ, Deny::NONE).unwrap();
+}
+
 #[test]
 fn special_stateids_obey_share_reservations() {
     let mut w = World::default();

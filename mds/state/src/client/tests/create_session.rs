@@ -59,6 +59,34 @@ fn who_proved_who_it_is_is_not_spoken_for_by_others() {
     w.create(&CreateSession { principal: gss(b"host/a@TEST"), ..cs(id, 2) });
 }
 
+/// A machine calls itself by as many names as it likes.
+#[test]
+fn clients_of_one_host_are_no_more_than_it_leaves_to_others() {
+    let mut w = World::with(ClientsConfig { max_clients: 8, ..config() });
+    let at = |host: &str, name: u8, verifier| ExchangeId {
+        owner: Bytes::from(format!("{host} {name}")),
+        host: Some(host.parse().unwrap()),
+        ..eid("o", verifier, 0)
+    };
+    let refused = |w: &mut World, args| {
+        let known = w.eid(args).unwrap();
+        let full = w.start(&cs(known.client, known.seqid)).err();
+        assert_eq!((full, w.t.is_full(known.client)), (Some(Error::Nospc), true));
+    };
+    for name in 0..4 {
+        w.client(at("10.0.0.1", name, 1));
+    }
+    refused(&mut w, at("10.0.0.1", 4, 1));
+    // One that was restarted is no more of them.
+    w.client(at("10.0.0.1", 0, 2));
+    for name in 0..2 {
+        w.client(at("10.0.0.2", name, 1));
+    }
+    refused(&mut w, at("10.0.0.2", 2, 1));
+    w.client(at("2001:db8::1", 0, 1));
+    refused(&mut w, at("2001:db8::2", 0, 1));
+}
+
 /// CSESS5; CSESS10 replays with another principal.
 #[test]
 fn csess5_10_replay() {
