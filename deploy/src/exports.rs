@@ -1,8 +1,10 @@
 //! `sluice export`.
 
+pub(crate) mod names;
+
 use anyhow::{Result, bail, ensure};
 use serde_json::json;
-use sluice_mds::{NOBODY, Network};
+use sluice_mds::{ClientName, Clients, NOBODY, Network};
 use sluice_xdr::control::{
     ADMIN_EXPORT, ADMIN_EXPORT_args, ADMIN_EXPORT_res, ADMIN_EXPORTS, ADMIN_EXPORTS_res, ADMIN_SEC_EXPORT,
     ADMIN_SEC_EXPORT_args, ADMIN_SEC_EXPORTS, ADMIN_SEC_EXPORTS_res, ADMIN_SEC_EXPORTS_resok,
@@ -10,12 +12,14 @@ use sluice_xdr::control::{
 };
 
 use crate::cli::{self, Flavour, RuleOptions, Squash};
-use crate::reach::Admin;
+use crate::reach::{Admin, Unknown};
 use crate::status::{table, text};
 
 pub(crate) async fn run(command: cli::Export) -> Result<()> {
     match command {
         cli::Export::List { reach, json } => list(&Admin::reach(&reach).await?, json).await,
+        cli::Export::Names { reach, json } => names::run(&Admin::reach(&reach).await?, false, json).await,
+        cli::Export::Refresh { reach, json } => names::run(&Admin::reach(&reach).await?, true, json).await,
         cli::Export::Add { path, clients, options, reach, json } => {
             let admin = Admin::reach(&reach).await?;
             let rules = with(&[], &clients, &options);
@@ -23,7 +27,7 @@ pub(crate) async fn run(command: cli::Export) -> Result<()> {
         }
         cli::Export::Set { path, clients, options, reach, json } => {
             if clients.is_empty() && options.is_empty() {
-                bail!("nothing to set: name --client networks, options, or both");
+                bail!("nothing to set: name --client networks or names, options, or both");
             }
             let admin = Admin::reach(&reach).await?;
             let rules = |now: &[ctl_sec_rule]| {
@@ -114,8 +118,10 @@ async fn change(
 }
 
 async fn send(admin: &Admin, arguments: ADMIN_SEC_EXPORT_args) -> Result<ADMIN_EXPORT_res> {
-    if let Some(answer) = admin.call_if_known(ADMIN_SEC_EXPORT, &arguments).await? {
-        return Ok(answer);
+    // Names are looked up before it answers.
+    match admin.call_within(names::PATIENCE, ADMIN_SEC_EXPORT, &arguments).await {
+        Err(error) if error.downcast_ref::<Unknown>().is_some() => {}
+        answer => return answer,
     }
     let ADMIN_SEC_EXPORT_args { version, action, path, rules } = arguments;
     ensure!(
@@ -138,7 +144,7 @@ async fn list(admin: &Admin, as_json: bool) -> Result<()> {
         return Ok(());
     }
     if exports.is_empty() {
-        say!("nothing is exported: sluice export add PATH --client NETWORK");
+        say!("nothing is exported: sluice export add PATH --client CLIENTS");
         return Ok(());
     }
     let mut rows =
@@ -190,9 +196,9 @@ pub(crate) fn lines(exports: &[ctl_sec_export]) -> Vec<String> {
 
 /// The rules with more of them, or other ones: those named, or all if none is. But who was locked out by name comes back by name
 /// only.
-fn with(now: &[ctl_sec_rule], clients: &[Network], options: &RuleOptions) -> Vec<ctl_sec_rule> {
+fn with(now: &[ctl_sec_rule], clients: &[Clients], options: &RuleOptions) -> Vec<ctl_sec_rule> {
     let mut rules = now.to_vec();
-    let named: Vec<String> = clients.iter().map(Network::to_string).collect();
+    let named: Vec<String> = clients.iter().map(Clients::to_string).collect();
     for (client, network) in clients.iter().zip(&named) {
         if !rules.iter().any(|rule| text(&rule.rule.network) == *network) {
             // A hole is, once it is closed, what was around it.
@@ -233,16 +239,21 @@ fn with(now: &[ctl_sec_rule], clients: &[Network], options: &RuleOptions) -> Vec
     rules
 }
 
-/// What holds for a network that has no rule of its own: of those that cover it the one with the longest prefix.
-fn around<'a>(client: &Network, rules: &'a [ctl_sec_rule]) -> Option<&'a ctl_sec_rule> {
+/// What holds for a network that has no rule of its own: of those that cover it the one with the longest prefix. For a name, what
+/// holds for all.
+fn around<'a>(client: &Clients, rules: &'a [ctl_sec_rule]) -> Option<&'a ctl_sec_rule> {
+    let client = match client {
+        Clients::Network(network) => network,
+        Clients::Name(_) => &Network::ANY,
+    };
     let networks =
         rules.iter().filter_map(|rule| Some((text(&rule.rule.network).parse::<Network>().ok()?, rule)));
     let covering = networks.filter(|(network, _)| network.covers(client));
     covering.max_by_key(|(network, _)| network.prefix()).map(|(_, rule)| rule)
 }
 
-/// The rules but those of some networks.
-fn without(now: &[ctl_sec_rule], clients: &[Network]) -> Result<Vec<ctl_sec_rule>> {
+/// The rules but those of some networks and names.
+fn without(now: &[ctl_sec_rule], clients: &[Clients]) -> Result<Vec<ctl_sec_rule>> {
     let mut rules = now.to_vec();
     for client in clients {
         let before = rules.len();
@@ -329,6 +340,18 @@ fn printable(path: &[u8]) -> String {
     crate::clients::printable(path)
 }
 
+/// What a rule is for, for scripts.
+fn kind(clients: &str) -> &'static str {
+    match clients.parse() {
+        Ok(Clients::Network(_)) => "network",
+        Ok(Clients::Name(ClientName::Host { .. })) => "host",
+        Ok(Clients::Name(ClientName::Pattern(_))) => "wildcard",
+        Ok(Clients::Name(ClientName::Netgroup(_))) => "netgroup",
+        // Of a metadata server that knows more.
+        Err(_) => "unknown",
+    }
+}
+
 fn to_json(export: &ctl_sec_export) -> serde_json::Value {
     let rules: Vec<_> = export
         .rules
@@ -337,6 +360,7 @@ fn to_json(export: &ctl_sec_export) -> serde_json::Value {
             let rule = &full.rule;
             json!({
                 "clients": text(&rule.network),
+                "kind": kind(&text(&rule.network)),
                 "read_only": rule.read_only,
                 "squash": squash(rule),
                 "anonymous_uid": rule.anonymous_uid,
@@ -352,7 +376,24 @@ fn to_json(export: &ctl_sec_export) -> serde_json::Value {
 mod tests {
     use super::*;
 
-    fn networks(all: &[&str]) -> Vec<Network> {
+    #[test]
+    fn names_have_rules_like_networks() {
+        let read_only = RuleOptions { read_only: true, ..RuleOptions::default() };
+        let rules =
+            with(&[], &networks(&["any", "*.Example.com", "@trusted", "client7.example.com."]), &read_only);
+        let all = ["any", "*.example.com", "@trusted", "client7.example.com"];
+        assert_eq!(shown(&rules), all.map(|clients| format!("{clients} read-only root")));
+        assert_eq!(all.map(kind), ["network", "wildcard", "netgroup", "host"]);
+        // A hole that is closed is as all others are.
+        let hole = RuleOptions { no_access: true, ..RuleOptions::default() };
+        let rules = with(&rules[..1], &networks(&["@bad"]), &hole);
+        assert_eq!(access(&plain(&rules[1])), "no access");
+        let sys = RuleOptions { sec: vec![Flavour::Sys], ..RuleOptions::default() };
+        assert_eq!(shown(&with(&rules, &networks(&["@bad"]), &sys))[1], "@bad read-only root");
+        assert_eq!(shown(&without(&rules, &networks(&["@bad"])).unwrap()), ["any read-only root"]);
+    }
+
+    fn networks(all: &[&str]) -> Vec<Clients> {
         all.iter().map(|network| network.parse().unwrap()).collect()
     }
 

@@ -34,6 +34,7 @@ mod mirrors;
 mod ports;
 mod quotas;
 mod reach;
+mod resolver;
 mod servers;
 mod status;
 mod stop;

@@ -17,7 +17,9 @@ use tokio::sync::Notify;
 use crate::accounts::Host;
 use crate::metrics::mds::{MdsSource, Waiting};
 use crate::store::Place;
-use crate::{certificates, cli, descriptors, kerberos, keys, logs, memory, metrics, ports, stop, supervised};
+use crate::{
+    certificates, cli, descriptors, kerberos, keys, logs, memory, metrics, ports, resolver, stop, supervised,
+};
 
 /// How long calls in flight may take when the server is asked to stop.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -240,6 +242,7 @@ fn config(tuning: &cli::Tuning) -> Config {
             cli::Groups::Client => None,
             cli::Groups::Host => Some(Arc::new(Host)),
         },
+        resolver: Some(Arc::new(resolver::Host)),
         layouts: !tuning.no_layouts,
         policy: LayoutPolicy {
             inline: tuning.inline,
@@ -256,18 +259,19 @@ fn config(tuning: &cli::Tuning) -> Config {
 fn tell_exports(mds: &Mds, options: &cli::Mds) {
     let exports = mds.exports();
     for export in &exports {
-        let networks: Vec<String> = export.rules.iter().map(|rule| rule.network.to_string()).collect();
-        let to = if networks.is_empty() { "nobody".to_owned() } else { networks.join(" ") };
+        let networks = export.rules.iter().map(|rule| rule.clients.to_string());
+        let all: Vec<String> = networks.chain(export.names.iter().cloned()).collect();
+        let to = if all.is_empty() { "nobody".to_owned() } else { all.join(" ") };
         tracing::info!(path = export.path, to, "exported");
     }
-    if exports.iter().all(|export| export.rules.is_empty()) {
+    if exports.iter().all(|export| export.rules.is_empty() && export.names.is_empty()) {
         tracing::warn!(
             "nobody may mount anything, not even this host: `sluice export add / --client NETWORK`"
         );
         return;
     }
-    let loopback = |rule: &Rule| Network::LOOPBACK.iter().any(|own| own.covers(&rule.network));
-    if exports.iter().all(|export| export.rules.iter().all(loopback)) {
+    let loopback = |rule: &Rule| Network::LOOPBACK.iter().any(|own| own.covers(&rule.clients));
+    if exports.iter().all(|export| export.rules.iter().all(loopback) && export.names.is_empty()) {
         tracing::warn!(
             "only this host may mount anything: start with --allow NETWORK (key `allow`), or use `sluice export`"
         );

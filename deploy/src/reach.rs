@@ -89,7 +89,7 @@ fn keyring(file: &Path) -> Result<Keyring> {
 /// A procedure of a later release.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the metadata server does not know this command yet: upgrade it")]
-struct Unknown;
+pub(crate) struct Unknown;
 
 impl Admin {
     /// Where it is.

@@ -3,14 +3,14 @@
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use sluice_xdr::control::{
-    ADMIN_PROXIED, ADMIN_PROXIED_res, ADMIN_QUOTAS_resok, ADMIN_WHY, ADMIN_WHY_args, ADMIN_WHY_res,
-    ADMIN_WHY_resok, ctl_client_status, ctl_component, ctl_data_server_status, ctl_placed, ctl_proxied,
-    ctl_reason, ctl_way,
+    ADMIN_NAMES_resok, ADMIN_PROXIED, ADMIN_PROXIED_res, ADMIN_QUOTAS_resok, ADMIN_WHY, ADMIN_WHY_args,
+    ADMIN_WHY_res, ADMIN_WHY_resok, ctl_client_status, ctl_component, ctl_data_server_status, ctl_placed,
+    ctl_proxied, ctl_reason, ctl_way,
 };
 
 use crate::cli;
 use crate::clients::{id, printable, resolve};
-use crate::exports::{access, squash, standing};
+use crate::exports::{access, names, squash, standing};
 use crate::quotas::{self, notices};
 use crate::reach::Admin;
 use crate::status::{self, address, duration, health, size, text};
@@ -28,10 +28,11 @@ pub(crate) async fn run(options: cli::Why) -> Result<()> {
     };
     let servers = status::ask(&admin).await?.data_servers;
     let quotas = notices::of_path(&admin, &options.path).await;
+    let names = names::known(&admin).await;
     if options.json {
-        say!("{}", serde_json::to_string_pretty(&to_json(&found, &servers, &quotas))?);
+        say!("{}", serde_json::to_string_pretty(&to_json(&found, &servers, &quotas, &names))?);
     } else {
-        lines(&options.path, &found, &servers, &quotas).iter().for_each(|line| say!("{line}"));
+        lines(&options.path, &found, &servers, (&quotas, &names)).iter().for_each(|line| say!("{line}"));
     }
     Ok(())
 }
@@ -65,7 +66,7 @@ fn lines(
     path: &str,
     found: &ADMIN_WHY_resok,
     servers: &[ctl_data_server_status],
-    quotas: &ADMIN_QUOTAS_resok,
+    (quotas, names): (&ADMIN_QUOTAS_resok, &ADMIN_NAMES_resok),
 ) -> Vec<String> {
     let mut lines = vec![format!(
         "{path}: {}, mode {:04o}, owner {}:{}, layout policy {}",
@@ -94,13 +95,14 @@ fn lines(
     }
     for way in &found.clients {
         lines.push(String::new());
-        lines.extend(way_lines(way, found.directory));
+        lines.extend(way_lines(way, names, found.directory));
     }
     lines
 }
 
-fn way_lines(way: &ctl_way, directory: bool) -> Vec<String> {
+fn way_lines(way: &ctl_way, names: &ADMIN_NAMES_resok, directory: bool) -> Vec<String> {
     let mut lines = vec![who(&way.client)];
+    lines.extend(names::who(names, &text(&way.client.address)).map(|name| format!("  name     {name}")));
     let export = match way.rules.first() {
         Some(rule) => format!("{}, {}", text(&way.export), standing(rule)),
         None if way.client.address.is_empty() => "unknown while it is not connected".to_owned(),
@@ -158,6 +160,7 @@ fn to_json(
     found: &ADMIN_WHY_resok,
     servers: &[ctl_data_server_status],
     quotas: &ADMIN_QUOTAS_resok,
+    names: &ADMIN_NAMES_resok,
 ) -> Value {
     json!({
         "file": found.file,
@@ -171,7 +174,7 @@ fn to_json(
         "components": found.components.iter().map(component_json).collect::<Vec<_>>(),
         "data_servers": servers.iter().map(status::server_json).collect::<Vec<_>>(),
         "quotas": quotas::all_to_json(&quotas.quotas),
-        "clients": found.clients.iter().map(way_json).collect::<Vec<_>>(),
+        "clients": found.clients.iter().map(|way| way_json(way, names)).collect::<Vec<_>>(),
     })
 }
 
@@ -190,10 +193,11 @@ fn component_json(component: &ctl_component) -> Value {
     })
 }
 
-fn way_json(way: &ctl_way) -> Value {
+fn way_json(way: &ctl_way, names: &ADMIN_NAMES_resok) -> Value {
     let reason = |reason: &[ctl_reason]| reason.first().map(reason_json);
     json!({
         "client": status::client_json(&way.client),
+        "known_as": names::who(names, &text(&way.client.address)),
         "export": (!way.rules.is_empty()).then(|| text(&way.export)),
         "access": way.rules.first().map(access),
         "squash": way.rules.first().map(squash),
@@ -224,7 +228,7 @@ pub(crate) fn proxied_json(proxied: &ctl_proxied) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_xdr::control::{ctl_limit, ctl_quota, ctl_quota_kind, ctl_rule, ctl_squash};
+    use sluice_xdr::control::{ctl_limit, ctl_named_caller, ctl_quota, ctl_quota_kind, ctl_rule, ctl_squash};
 
     fn found() -> ADMIN_WHY_resok {
         let slot = |data_server, stale| ctl_placed { data_server, stale, there: true };
@@ -304,7 +308,14 @@ mod tests {
         let full =
             ctl_quota { kind: tree, path: "/data".into(), files, used_files: 3, ..ctl_quota::default() };
         let quotas = ADMIN_QUOTAS_resok { quotas: vec![full], ..ADMIN_QUOTAS_resok::default() };
-        let lines = lines("/data/f", &found(), &[away, elsewhere], &quotas);
+        let caller = ctl_named_caller {
+            address: "10.0.0.7".into(),
+            name: "node7.example.com".into(),
+            told_seconds: vec![3],
+            ..ctl_named_caller::default()
+        };
+        let names = ADMIN_NAMES_resok { callers: vec![caller], ..ADMIN_NAMES_resok::default() };
+        let lines = lines("/data/f", &found(), &[away, elsewhere], (&quotas, &names));
         let wanted = [
             "/data/f: 3072 MiB, mode 0640, owner 5:6, layout policy default,mirrors=2",
             "  0 B - 64 MiB  2 copies, data servers 1=2(stale)",
@@ -313,6 +324,7 @@ mod tests {
             "  quota of /data: 3 of 3 files: full",
             "",
             "10.0.0.7 (node7?[2J, kernel 6.1.0, NFS 4.2)",
+            "  name     node7.example.com",
             "  export   /data, read-write, root is nobody",
             "  reads    straight from the data servers",
             "  writes   through the metadata server, because data server 2 does not serve",

@@ -86,6 +86,51 @@ fn a_server_whose_store_fails_ends_and_says_what_to_do() {
 }
 
 #[test]
+fn exports_have_names_of_this_hosts_name_service() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("cluster.key");
+    assert!(sluice(&["key", "new", key.to_str().unwrap()]).status.success());
+    let port = free_port();
+    let at = format!("127.0.0.1:{port}");
+    let export = |arguments: &[&str]| {
+        sluice(&[&["export"], arguments, &["--mds", &at, "--key", key.to_str().unwrap()]].concat())
+    };
+    let said = |output: &std::process::Output| {
+        String::from_utf8([&output.stdout[..], &output.stderr[..]].concat()).unwrap()
+    };
+    let (mut server, _log) = start(dir.path(), port);
+    let set = export(&["set", "/", "--client", "LocalHost,*.example.com", "--read-only"]);
+    assert!(set.status.success(), "{}", said(&set));
+    for (clients, words) in [
+        ("sluice.invalid", "sluice.invalid: the name service of the metadata server's host"),
+        (
+            "@sluice-has-no-such-group",
+            "@sluice-has-no-such-group: the name service of the metadata server's host",
+        ),
+        ("10.0.0", "names no clients"),
+    ] {
+        let refused = export(&["set", "/", "--client", clients]);
+        assert!(!refused.status.success() && said(&refused).contains(words), "{}", said(&refused));
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    // The next one knows it still.
+    let (mut server, _log) = start(dir.path(), port);
+    let list = said(&export(&["list", "--json"]));
+    let (names, refreshed) = (said(&export(&["names", "--json"])), said(&export(&["refresh", "--json"])));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    for (clients, kind) in [("localhost", "host"), ("*.example.com", "wildcard"), ("127.0.0.0/8", "network")]
+    {
+        let (clients, kind) = (format!("\"clients\": \"{clients}\""), format!("\"kind\": \"{kind}\""));
+        assert!(list.contains(&clients) && list.contains(&kind), "{list}");
+    }
+    for told in [names, refreshed] {
+        assert!(told.contains("\"name\": \"localhost\"") && told.contains("\"127.0.0.1\""), "{told}");
+    }
+}
+
+#[test]
 fn a_metrics_port_that_is_taken_is_told_before_anything_is_begun() {
     let dir = tempfile::tempdir().unwrap();
     let key = dir.path().join("cluster.key");

@@ -10,6 +10,7 @@ use sluice_state::client::ClientsConfig;
 use sluice_state::file::Policy;
 use sluice_state::pressure::Bound;
 
+use crate::exports::Resolver;
 use crate::groups::Accounts;
 
 /// Settings of a metadata server. [`Config::default`] suits `sluice up`.
@@ -52,6 +53,8 @@ pub struct Config {
     pub limits: Limits,
     /// Who knows the groups of users; `None`: their clients.
     pub accounts: Option<Arc<dyn Accounts>>,
+    /// Who knows hosts by name, for exports; `None`: nobody, and no export may have rules by name.
+    pub resolver: Option<Arc<dyn Resolver>>,
     /// Names that clients may use.
     pub names: Names,
     /// Policy of a new file system's root, and how many mirrors a policy has that does not say. What exists keeps the policy
@@ -142,6 +145,7 @@ impl Default for Config {
             delegations: Delegations::ReadWrite,
             delegation_quiet: Duration::from_secs(30),
             accounts: None,
+            resolver: None,
             names: Names::Any,
             limits: Limits::default(),
             policy: LayoutPolicy::OF_NEW_FILE_SYSTEMS,

@@ -44,10 +44,12 @@ mod server;
 mod transact;
 
 pub use config::{Config, Delegations, Limits, Names};
-pub use exports::ExportSummary;
+pub use exports::{ExportSummary, Resolver};
 pub use groups::Accounts;
 pub use metrics::{
     BUCKETS, BalanceStatistics, DataServerStatistics, OperationSnapshot, QuotaStatistics, Statistics,
 };
 pub use server::{Mds, StartError};
-pub use sluice_namespace::stable_storage::{Flavours, NOBODY, Network, Rule, Squash};
+pub use sluice_namespace::stable_storage::{
+    BadClients, ClientName, Clients, Flavours, NOBODY, Network, Rule, Squash,
+};

@@ -34,15 +34,18 @@ impl Nfs4 {
         if !self.mds.db.is_ours() && !self.is_ours_soon().await {
             return run::not_now(&call);
         }
+        let Ok(caller) = self.mds.caller(call.connection.peer().ip()).await else {
+            return run::not_now(&call);
+        };
         // Nothing is looked up for whom no export lets in: he could name every number there is.
         if self.mds.groups.asks()
-            && self.mds.exports.now().lets_in(call.connection.peer().ip())
+            && caller.0.lets_in(&caller.1)
             && self.mds.groups.complete(&self.mds.env, &mut call.credential).await.is_err()
         {
             return run::not_now(&call);
         }
         let connection = Arc::clone(&call.connection);
-        let reply = pin!(run::compound(&self.mds, call)).await;
+        let reply = pin!(run::compound(&self.mds, call, caller)).await;
         match self.mds.db.until_ours().await {
             Ok(()) => reply,
             // Its successor answers when the client asks again.

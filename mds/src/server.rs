@@ -25,6 +25,9 @@ use crate::config::{Config, Delegations};
 use crate::copies::Copies;
 use crate::dsctl::{Control, Registry};
 use crate::exports::Exports;
+use crate::exports::callers::{self, Callers};
+use crate::exports::hosts::Hosts;
+use crate::exports::lookups::Lookups;
 use crate::files::{FileEntry, Files};
 use crate::groups::Groups;
 use crate::layout::balance::Balances;
@@ -74,6 +77,10 @@ pub struct Mds {
     pub(crate) files: Files,
     pub(crate) data_servers: Registry,
     pub(crate) exports: Exports,
+    /// What is known of hosts by name, for those.
+    pub(crate) lookups: Lookups,
+    pub(crate) callers: Callers,
+    pub(crate) hosts: Hosts,
     pub(crate) groups: Groups,
     /// What clients say about data servers.
     pub(crate) reports: Reports,
@@ -166,6 +173,9 @@ impl Mds {
             clients: ClientTable::load(&env, &db, &config, epoch, &guard).await?,
             data_servers: Registry::load(&env, &db, &config, epoch).await?,
             exports: Exports::load(&env, &db, &config).await?,
+            lookups: Lookups::new(config.resolver.clone()),
+            callers: Callers::default(),
+            hosts: Hosts::default(),
             files: Files::new(epoch, policy),
             fileids: IdAllocator::default(),
             data_files: IdAllocator::default(),
@@ -229,6 +239,9 @@ impl Mds {
         mds.spawn(crate::layout::heal::run_rebuild(Arc::clone(&mds)));
         mds.spawn(crate::layout::drain::run(Arc::clone(&mds)));
         mds.spawn(crate::layout::balance::run(Arc::clone(&mds)));
+        if mds.lookups.can() {
+            mds.spawn(callers::run(Arc::clone(&mds)));
+        }
         Ok(mds)
     }
 

@@ -24,6 +24,7 @@ pub const CTL_FENCES_MAX: u32 = 4096;
 pub const CTL_KEYS_MAX: u32 = 8;
 pub const CTL_FILES_MAX: u32 = 1024;
 pub const CTL_LIST_MAX: u32 = 65536;
+pub const CTL_NETGROUPS_MAX: u32 = 256;
 pub const CTL_BUCKETS: u32 = 64;
 /// Of a row of the metadata store.
 pub const CTL_KEY_MAX: u32 = 10000;
@@ -3008,11 +3009,10 @@ impl ctl_squash {
 
 crate::codec::wire_enum!(ctl_squash, u32, "ctl_squash");
 
-/// What clients of one network may do. Of several networks with an address, that with the
-/// longest prefix holds.
+/// What clients of one network may do, or of one name. Which holds of several: docs/adr/0042.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ctl_rule {
-    /// "10.0.0.0/8", "2001:db8::/32", "any"
+    /// "10.0.0.0/8", "2001:db8::/32", "any"; "client7.example.com", "*.example.com", "@trusted"
     pub network: ctl_string,
     pub read_only: bool,
     pub squash: ctl_squash,
@@ -6723,6 +6723,143 @@ impl Decode for ADMIN_ACCEPT_OLDER_res {
     }
 }
 
+/// A host that some export has a rule for by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_named_host {
+    pub name: ctl_string,
+    /// that it is let in from
+    pub addresses: Vec<ctl_string>,
+    /// since the name service last answered; none: not since the start
+    pub told_seconds: Vec<u64>,
+    /// why it does not; empty: it does
+    pub trouble: ctl_string,
+}
+
+impl Encode for ctl_named_host {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.name, CTL_STRING_MAX);
+        w.array(&self.addresses, CTL_ADDRESSES_MAX, |w, v| w.opaque(v, CTL_STRING_MAX));
+        w.array(&self.told_seconds, 1, |w, v| w.u64(*v));
+        w.opaque(&self.trouble, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ctl_named_host {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            name: r.opaque(CTL_STRING_MAX)?,
+            addresses: r.array(CTL_ADDRESSES_MAX, 4, |r| r.opaque(CTL_STRING_MAX))?,
+            told_seconds: r.array(1, 8, Reader::u64)?,
+            trouble: r.opaque(CTL_STRING_MAX)?,
+        })
+    }
+}
+
+/// A host that calls, where rules are for patterns of names or netgroups.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_named_caller {
+    pub address: ctl_string,
+    /// which has that address; empty: it has none, or it is not known
+    pub name: ctl_string,
+    /// of those that rules are for, those that it is in
+    pub netgroups: Vec<ctl_string>,
+    /// as above; none: nothing is known of it
+    pub told_seconds: Vec<u64>,
+    pub trouble: ctl_string,
+}
+
+impl Encode for ctl_named_caller {
+    fn encode(&self, w: &mut Writer) {
+        w.opaque(&self.address, CTL_STRING_MAX);
+        w.opaque(&self.name, CTL_STRING_MAX);
+        w.array(&self.netgroups, CTL_NETGROUPS_MAX, |w, v| w.opaque(v, CTL_STRING_MAX));
+        w.array(&self.told_seconds, 1, |w, v| w.u64(*v));
+        w.opaque(&self.trouble, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ctl_named_caller {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            address: r.opaque(CTL_STRING_MAX)?,
+            name: r.opaque(CTL_STRING_MAX)?,
+            netgroups: r.array(CTL_NETGROUPS_MAX, 4, |r| r.opaque(CTL_STRING_MAX))?,
+            told_seconds: r.array(1, 8, Reader::u64)?,
+            trouble: r.opaque(CTL_STRING_MAX)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_NAMES_resok {
+    pub hosts: Vec<ctl_named_host>,
+    pub callers: Vec<ctl_named_caller>,
+    /// callers that there are besides
+    pub left_out: u32,
+}
+
+impl Encode for ADMIN_NAMES_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.hosts, CTL_LIST_MAX, |w, v| v.encode(w));
+        w.array(&self.callers, CTL_LIST_MAX, |w, v| v.encode(w));
+        w.u32(self.left_out);
+    }
+}
+
+impl Decode for ADMIN_NAMES_resok {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            hosts: r.array(CTL_LIST_MAX, 16, ctl_named_host::decode)?,
+            callers: r.array(CTL_LIST_MAX, 20, ctl_named_caller::decode)?,
+            left_out: r.u32()?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_NAMES_res {
+    CTL_OK(ADMIN_NAMES_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_NAMES_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_NAMES_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_NAMES_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_NAMES_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
 pub const SLUICE_ADMIN: u32 = 0x2051_c003;
 pub const SLUICE_ADMIN_V2: u32 = 2;
 pub const ADMIN_NULL: u32 = 0;
@@ -6759,5 +6896,7 @@ pub const ADMIN_MIRRORS: u32 = 34;
 pub const ADMIN_SEC_EXPORTS: u32 = 35;
 pub const ADMIN_SEC_EXPORT: u32 = 36;
 pub const ADMIN_ACCEPT_OLDER: u32 = 37;
+pub const ADMIN_NAMES: u32 = 42;
+pub const ADMIN_REFRESH_NAMES: u32 = 43;
 pub const ADMIN_CLASSES: u32 = 44;
 pub const ADMIN_CLASS: u32 = 45;

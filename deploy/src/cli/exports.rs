@@ -1,7 +1,7 @@
 //! `sluice export`, and what clients of a network may do.
 
 use clap::{Args, Subcommand};
-use sluice_mds::Network;
+use sluice_mds::Clients;
 
 use super::{Reach, path};
 
@@ -12,10 +12,11 @@ pub(crate) enum Export {
         /// Directory, from the root of the file system
         #[arg(value_parser = path)]
         path: String,
-        /// Networks whose clients may: 10.0.0.0/8, 2001:db8::/32, an address, or any. Of several that contain a client,
-        /// that with the longest prefix is the one that holds
-        #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',', required = true)]
-        clients: Vec<Network>,
+        /// Whose clients may: 10.0.0.0/8, 2001:db8::/32, an address, a host name, a name with wildcards (*.example.com), @netgroup, or
+        /// any. Of several that a client is one of, hosts come first, then networks by the length of their prefix, names with
+        /// wildcards, netgroups, any
+        #[arg(long = "client", value_name = "CLIENTS,...", value_delimiter = ',', required = true)]
+        clients: Vec<Clients>,
         #[command(flatten)]
         options: RuleOptions,
         #[command(flatten)]
@@ -32,14 +33,30 @@ pub(crate) enum Export {
         #[arg(long)]
         json: bool,
     },
+    /// Hosts and netgroups that exports have by name: where they are, and who is taken for whom
+    Names {
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look all of them up now, instead of within five minutes
+    Refresh {
+        #[command(flatten)]
+        reach: Reach,
+        /// For scripts
+        #[arg(long)]
+        json: bool,
+    },
     /// Change what clients may do; it holds at once, mounted or not
     Set {
         /// Directory, as in the list
         #[arg(value_parser = path)]
         path: String,
-        /// Networks to add, or to change; without any the options are for all that it has, but for those with --no-access
-        #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',')]
-        clients: Vec<Network>,
+        /// Networks and names to add, or to change; without any the options are for all that it has, but for those with --no-access
+        #[arg(long = "client", value_name = "CLIENTS,...", value_delimiter = ',')]
+        clients: Vec<Clients>,
         #[command(flatten)]
         options: RuleOptions,
         #[command(flatten)]
@@ -53,9 +70,9 @@ pub(crate) enum Export {
         /// Directory, as in the list
         #[arg(value_parser = path)]
         path: String,
-        /// Networks to take it back from; without any the export is gone
-        #[arg(long = "client", value_name = "NETWORK,...", value_delimiter = ',')]
-        clients: Vec<Network>,
+        /// Networks and names to take it back from; without any the export is gone
+        #[arg(long = "client", value_name = "CLIENTS,...", value_delimiter = ',')]
+        clients: Vec<Clients>,
         #[command(flatten)]
         reach: Reach,
         /// For scripts

@@ -20,6 +20,7 @@ use anyhow::{Result, bail};
 use serde::Serialize;
 use sluice_xdr::control::{ADMIN_DOCTOR, ADMIN_DOCTOR_res};
 
+use crate::exports::names;
 use crate::quotas::notices;
 use crate::reach::Admin;
 use crate::servers::balance;
@@ -97,6 +98,7 @@ async fn examine(admin: &Admin, dump_days: u32) -> Result<Vec<Finding>> {
     findings.extend(status::last_dump(admin).await.and_then(|told| judge::dumps(&told, dump_days)));
     findings.extend(balance::last(admin).await.and_then(|last| judge::balance(&last)));
     findings.extend(judge::quotas(&notices::exceeded(admin).await));
+    findings.extend(names::troubles(&names::known(admin).await).into_iter().map(Finding::note));
     findings.extend(network::to_data_servers(&status).await);
     findings.extend(tls::of_all(admin.peer(), &network::addresses(&status)).await);
     findings.extend(mounts::here(&status));

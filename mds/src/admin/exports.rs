@@ -4,20 +4,31 @@ use std::net::SocketAddr;
 use std::str;
 
 use bytes::Bytes;
-use sluice_namespace::stable_storage::{Flavours, Network, Rule, Squash};
+use sluice_namespace::stable_storage::{Clients, Flavours, Rule, Squash};
 use sluice_xdr::control::*;
 
 use super::Admin;
-use crate::exports::change::{Change, Refusal, exported};
+use crate::exports::change::{Change, Refusal, Rules, exported};
+use crate::exports::hosts::hosts;
+use crate::exports::rules::Exported;
+
+/// Callers that are shown at most.
+const SHOWN: usize = 4096;
+
+/// As much of what a name service says as is told.
+fn cut(mut text: String) -> Bytes {
+    text.truncate(text.floor_char_boundary(CTL_STRING_MAX as usize));
+    text.into()
+}
 
 impl Admin {
     pub(super) fn exports(&self) -> ADMIN_EXPORTS_res {
         let table = self.mds.exports.now();
-        let exports = table.all().filter(|export| exported(export)).map(|export| ctl_export {
-            id: export.id,
-            path: Bytes::from([b"/", &export.path[..]].concat()),
-            stored: export.id != 0 || table.root_is_stored,
-            rules: export.rules.iter().map(wire).collect(),
+        let exports = table.ordered().filter(|export| exported(export.row())).map(|export| ctl_export {
+            id: export.row().id,
+            path: path(export),
+            stored: export.row().id != 0 || table.root_is_stored,
+            rules: shown(export, |clients, rule| wire(clients, &rule)),
         });
         ADMIN_EXPORTS_res::CTL_OK(ADMIN_EXPORTS_resok {
             version: table.version(),
@@ -28,11 +39,11 @@ impl Admin {
     /// The same with the tickets that are taken.
     pub(super) fn sec_exports(&self) -> ADMIN_SEC_EXPORTS_res {
         let table = self.mds.exports.now();
-        let exports = table.all().filter(|export| exported(export)).map(|export| ctl_sec_export {
-            id: export.id,
-            path: Bytes::from([b"/", &export.path[..]].concat()),
-            stored: export.id != 0 || table.root_is_stored,
-            rules: export.rules.iter().map(sec_wire).collect(),
+        let exports = table.ordered().filter(|export| exported(export.row())).map(|export| ctl_sec_export {
+            id: export.row().id,
+            path: path(export),
+            stored: export.row().id != 0 || table.root_is_stored,
+            rules: shown(export, |clients, rule| sec_wire(clients, &rule)),
         });
         ADMIN_SEC_EXPORTS_res::CTL_OK(ADMIN_SEC_EXPORTS_resok {
             version: table.version(),
@@ -50,10 +61,11 @@ impl Admin {
         };
         let table = self.mds.exports.now();
         let name = path.strip_prefix(b"/").unwrap_or(&path);
-        if let Some(before) = table.all().find(|export| export.path == name) {
+        if let Some(before) = table.ordered().find(|export| export.row().path == name) {
+            let known = shown(before, |clients, rule| (clients, rule.flavours));
             for rule in &mut rules {
-                let same = before.rules.iter().find(|old| old.network == rule.network);
-                let Some(Rule { flavours: old, .. }) = same else { continue };
+                let clients = rule.clients.to_string();
+                let Some((_, old)) = known.iter().find(|(old, _)| *old == clients) else { continue };
                 // Where they were all that was taken, that is no change. Who takes the others away means to let nobody in.
                 let (was, is) = (old.sys || old.none, rule.flavours.sys || rule.flavours.none);
                 if was && !is {
@@ -75,12 +87,58 @@ impl Admin {
         }
     }
 
+    /// What exports have by name, and what is known of it.
+    pub(super) fn names(&self) -> ADMIN_NAMES_res {
+        let mds = &self.mds;
+        let (table, now) = (mds.exports.now(), mds.env.clock.now());
+        let hosts = hosts(&table).into_iter().map(|(name, addresses)| {
+            let news = mds.hosts.of(&name).unwrap_or_default();
+            ctl_named_host {
+                name: name.into(),
+                addresses: addresses.iter().map(|address| address.to_string().into()).collect(),
+                told_seconds: news.told.into_iter().map(|when| (now - when).as_secs()).collect(),
+                trouble: cut(news.trouble.unwrap_or_default()),
+            }
+        });
+        let hosts = hosts.take(CTL_LIST_MAX as usize).collect();
+        let mut callers = mds.callers.shown(now);
+        let left_out = callers.len().saturating_sub(SHOWN);
+        callers.truncate(SHOWN);
+        let callers = callers.into_iter().map(|(address, who, told, trouble)| {
+            let who = who.unwrap_or_default();
+            let groups = who.netgroups.into_iter().filter(|(_, is_in)| *is_in).map(|(group, _)| group.into());
+            ctl_named_caller {
+                address: address.to_string().into(),
+                name: who.name.unwrap_or_default().into(),
+                netgroups: groups.take(CTL_NETGROUPS_MAX as usize).collect(),
+                told_seconds: told.into_iter().collect(),
+                trouble: cut(trouble.unwrap_or_default()),
+            }
+        });
+        ADMIN_NAMES_res::CTL_OK(ADMIN_NAMES_resok {
+            hosts,
+            callers: callers.collect(),
+            left_out: u32::try_from(left_out).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// The same after all of it was asked for.
+    pub(super) async fn refresh_names(&self) -> ADMIN_NAMES_res {
+        if !self.mds.lookups.can() {
+            let why = "this metadata server asks no name service";
+            return ADMIN_NAMES_res::Default(ctl_status::CTL_ERR_NOTSUPP, why.into());
+        }
+        self.mds.look_up_all().await;
+        self.names()
+    }
+
     async fn change_export(
         &self,
         (version, action, path): (u64, ctl_export_action, Bytes),
-        rules: Vec<Rule>,
+        rules: Vec<Rule<Clients>>,
         from: SocketAddr,
     ) -> ADMIN_EXPORT_res {
+        let rules = split(rules);
         let change = match action {
             ctl_export_action::EXPORT_ADD => Change::Add(rules),
             ctl_export_action::EXPORT_SET => Change::Set(rules),
@@ -96,7 +154,7 @@ impl Admin {
             Ok(recalled) => ADMIN_EXPORT_res::CTL_OK(u32::try_from(recalled).unwrap_or(u32::MAX)),
             Err(error) => {
                 let status = match error {
-                    Refusal::Changed | Refusal::Store(_) => ctl_status::CTL_ERR_AGAIN,
+                    Refusal::Changed | Refusal::Store(_) | Refusal::Untold(..) => ctl_status::CTL_ERR_AGAIN,
                     Refusal::NotExported => ctl_status::CTL_ERR_NOENT,
                     _ => ctl_status::CTL_ERR_INVAL,
                 };
@@ -110,12 +168,33 @@ fn refuse(status: ctl_status, why: String) -> ADMIN_EXPORT_res {
     ADMIN_EXPORT_res::Default(status, why.into())
 }
 
-fn sec_wire(rule: &Rule) -> ctl_sec_rule {
-    let Flavours { krb5, krb5i, krb5p, .. } = rule.flavours;
-    ctl_sec_rule { rule: wire(rule), krb5, krb5i, krb5p }
+fn path(export: &Exported) -> Bytes {
+    Bytes::from([b"/", &export.row().path[..]].concat())
 }
 
-fn sec_rule(wire: &ctl_sec_rule) -> Result<Rule, String> {
+/// The rules of an export in the order in which they hold.
+fn shown<T>(export: &Exported, each: impl Fn(String, Rule) -> T) -> Vec<T> {
+    let parts = export.shown().into_iter().map(|rule| rule.parts());
+    parts.map(|(clients, rule)| each(clients, rule)).collect()
+}
+
+fn split(rules: Vec<Rule<Clients>>) -> Rules {
+    let mut split = Rules::default();
+    for rule in rules {
+        match &rule.clients {
+            Clients::Network(network) => split.networks.push(rule.of(*network)),
+            Clients::Name(name) => split.named.push(rule.of(name.clone())),
+        }
+    }
+    split
+}
+
+fn sec_wire(clients: String, rule: &Rule) -> ctl_sec_rule {
+    let Flavours { krb5, krb5i, krb5p, .. } = rule.flavours;
+    ctl_sec_rule { rule: wire(clients, rule), krb5, krb5i, krb5p }
+}
+
+fn sec_rule(wire: &ctl_sec_rule) -> Result<Rule<Clients>, String> {
     let plain = rule(&wire.rule)?;
     let ctl_sec_rule { krb5, krb5i, krb5p, .. } = *wire;
     Ok(Rule { flavours: Flavours { krb5, krb5i, krb5p, ..plain.flavours }, ..plain })
@@ -124,12 +203,12 @@ fn sec_rule(wire: &ctl_sec_rule) -> Result<Rule, String> {
 /// Of what a client gets by it, whatever it comes with.
 pub(super) fn standing(rule: &Rule) -> ctl_rule {
     let by_ticket = rule.flavours.has_tickets() && !rule.flavours.sys && !rule.flavours.none;
-    ctl_rule { sys: rule.flavours.sys || by_ticket, ..wire(rule) }
+    ctl_rule { sys: rule.flavours.sys || by_ticket, ..wire(rule.clients.to_string(), rule) }
 }
 
-pub(super) fn wire(rule: &Rule) -> ctl_rule {
+fn wire(clients: String, rule: &Rule) -> ctl_rule {
     ctl_rule {
-        network: rule.network.to_string().into(),
+        network: clients.into(),
         read_only: rule.read_only,
         squash: match rule.squash {
             Squash::Root => ctl_squash::SQUASH_ROOT,
@@ -143,20 +222,20 @@ pub(super) fn wire(rule: &Rule) -> ctl_rule {
     }
 }
 
-fn rule(wire: &ctl_rule) -> Result<Rule, String> {
-    let network = str::from_utf8(&wire.network).map_err(|_| "a network is no text".to_owned())?;
-    let network: Network = network.parse().map_err(|error| format!("{error}"))?;
+fn rule(wire: &ctl_rule) -> Result<Rule<Clients>, String> {
+    let clients = str::from_utf8(&wire.network).map_err(|_| "a network is no text".to_owned())?;
+    let clients: Clients = clients.parse().map_err(|error| format!("{error}"))?;
     Ok(Rule {
-        network,
         read_only: wire.read_only,
         squash: match wire.squash {
             ctl_squash::SQUASH_ROOT => Squash::Root,
             ctl_squash::SQUASH_NONE => Squash::None,
             ctl_squash::SQUASH_ALL => Squash::All,
-            _ => return Err(format!("{network}: an unknown way to squash: upgrade the server")),
+            _ => return Err(format!("{clients}: an unknown way to squash: upgrade the server")),
         },
         anonymous_uid: wire.anonymous_uid,
         anonymous_gid: wire.anonymous_gid,
         flavours: Flavours { sys: wire.sys, none: wire.none, ..Flavours::NO_ACCESS },
+        clients,
     })
 }

@@ -97,6 +97,8 @@ impl Program for Admin {
                 ADMIN_SEC_EXPORT => {
                     answer(&call, async |args| self.sec_export(args, from(&call)).await).await
                 }
+                ADMIN_NAMES => encode(&self.names()),
+                ADMIN_REFRESH_NAMES => encode(&self.refresh_names().await),
                 _ => Reply::ProcUnavail,
             }
         })

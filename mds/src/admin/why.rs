@@ -125,9 +125,10 @@ impl Admin {
     fn way(&self, subject: &Subject, info: &ClientInfo) -> ctl_way {
         let client = self.client(info);
         let from = std::str::from_utf8(&client.address).ok().and_then(|text| text.parse::<IpAddr>().ok());
+        let from = from.map(|address| self.mds.origin(address));
         let table = self.mds.exports.now();
-        let export = from.and_then(|from| table.through(&subject.path, from));
-        let rule = export.zip(from).and_then(|(export, from)| table.rule(export.id, from));
+        let export = from.as_ref().and_then(|from| table.through(&subject.path, from));
+        let rule = export.zip(from.as_ref()).and_then(|(export, from)| table.rule(export.id, from));
         let (holds, delegation) = held(subject.state.as_deref(), info);
         let stripes = info.supports_stripes();
         let is_file = subject.inode.file().is_some();
@@ -142,7 +143,7 @@ impl Admin {
         };
         ctl_way {
             export: export.map(|export| Bytes::from([b"/", &export.path[..]].concat())).unwrap_or_default(),
-            rules: rule.map(standing).into_iter().collect(),
+            rules: rule.as_ref().map(standing).into_iter().collect(),
             shape: match subject.inode.inline() {
                 Some(inline) => inline_words(subject.inode.size(), inline).into(),
                 None => {

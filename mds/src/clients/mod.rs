@@ -71,6 +71,11 @@ pub(crate) struct SessionEntry {
 }
 
 impl SessionEntry {
+    /// Whether it may have been made from an address: not if it was from another one.
+    pub(crate) fn may_be_from(&self, address: IpAddr) -> bool {
+        self.made_from.is_none_or(|from| from == address.to_canonical())
+    }
+
     /// It asks for a layout.
     pub(crate) fn asked(&self, write: bool) {
         // Many processors have these in their caches.
@@ -289,7 +294,7 @@ impl Mds {
     }
 
     /// What the client holds counts as held at this address, too.
-    pub(crate) fn is_at(&self, client: ClientId, address: IpAddr) {
+    pub(crate) fn is_made_at(&self, client: ClientId, address: IpAddr) {
         self.files.index().is_at(client, address);
         // Who ended it meanwhile had it forgotten before.
         if self.clients.lock().shared(client).is_none() {

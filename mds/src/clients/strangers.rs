@@ -25,11 +25,11 @@ const APART: &str = " apart from others: ";
 /// As whom a client is known. A copy: what arrived refers to the receive buffer, and the record outlives it. Nobody is known as what
 /// somebody else's client is called: else he could end any whose name he guesses (§18.35.4, a client that was restarted).
 pub(crate) fn owner(cx: &Context, table: &Clients, name: &[u8]) -> Bytes {
-    if !cx.exports.lets_in(cx.from) {
+    if !cx.exports.lets_in(&cx.from) {
         return own(cx, MARK, name);
     }
     let apart = own(cx, APART, name);
-    let from = Some(cx.from.to_canonical());
+    let from = Some(cx.from.address.to_canonical());
     // It goes on as what it was known as first.
     let is_apart = table.hosts_of(&apart).contains(&from);
     if is_apart || table.hosts_of(name).into_iter().any(|maker| !cx.stands_for(maker)) {
@@ -39,7 +39,7 @@ pub(crate) fn owner(cx: &Context, table: &Clients, name: &[u8]) -> Bytes {
 }
 
 fn own(cx: &Context, mark: &str, name: &[u8]) -> Bytes {
-    let mut own = format!("{}{mark}", cx.from.to_canonical()).into_bytes();
+    let mut own = format!("{}{mark}", cx.from.address.to_canonical()).into_bytes();
     own.extend_from_slice(name);
     own.into()
 }
@@ -59,10 +59,10 @@ impl Context {
     /// Whether the caller may use what somebody at this address has made. One that has been locked out may go on with what it made
     /// itself, to give back what it holds; so may it over connections from before, which are bound.
     fn stands_for(&self, maker: Option<IpAddr>) -> bool {
-        let from = self.from.to_canonical();
+        let from = self.from.address.to_canonical();
         maker.map_or_else(
-            || self.exports.lets_in(from),
-            |maker| maker == from || self.exports.gives_as_much(from, maker),
+            || self.exports.lets_in(&self.from),
+            |maker| maker == from || self.exports.gives_as_much(&self.from, &self.server.origin(maker)),
         )
     }
 

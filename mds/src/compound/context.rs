@@ -1,6 +1,5 @@
 //! What an operation is given: the filehandles and stateids of its COMPOUND, the session, the caller.
 
-use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +21,7 @@ use super::record::Recorder;
 use crate::attr;
 use crate::clients::SessionRef;
 use crate::error::state_status;
-use crate::exports::{Place, Standing, Table, table};
+use crate::exports::{Origin, Place, Standing, Table, table};
 use crate::files::{FileEntry, Moment, file_id};
 use crate::server::Mds;
 
@@ -40,8 +39,8 @@ pub(crate) struct Context {
     pub(crate) wire_credential: sluice_rpc::Credential,
     /// What clients may use, as of when it came.
     pub(crate) exports: Arc<Table>,
-    /// The client's address.
-    pub(crate) from: IpAddr,
+    /// Where the client calls from, and who that is.
+    pub(crate) from: Origin,
     /// Set by SEQUENCE.
     pub(crate) session: Option<SessionRef>,
     /// Set by SEQUENCE on a persistent session.
@@ -83,11 +82,16 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(server: Arc<Mds>, call: &Call, minor: u32) -> Self {
+    pub(crate) fn new(
+        server: Arc<Mds>,
+        call: &Call,
+        (exports, from): (Arc<Table>, Origin),
+        minor: u32,
+    ) -> Self {
         Self {
             came: server.moment(),
-            exports: server.exports.now(),
-            from: call.connection.peer().ip(),
+            exports,
+            from,
             server,
             connection: Arc::clone(&call.connection),
             minor,
@@ -141,7 +145,7 @@ impl Context {
     pub(crate) fn set_current(&mut self, handle: FileHandle) {
         let judged = self.standing.is_some_and(|standing| standing.export == handle.export);
         if !judged || handle.export == FileHandle::PSEUDO_EXPORT {
-            let standing = self.exports.judge(&handle, self.from, &self.wire_credential);
+            let standing = self.exports.judge(&handle, &self.from, &self.wire_credential);
             self.who = match &standing.verdict {
                 Ok(rule) => table::squash(&self.wire_credential, rule),
                 Err(_) => nobody(),
@@ -173,7 +177,7 @@ impl Context {
     /// # Errors
     /// WRONGSEC.
     pub(crate) fn enter(&mut self, inode: Inode) -> Result<(), nfsstat4> {
-        let export = self.exports.crossing(&inode.key, self.from);
+        let export = self.exports.crossing(&inode.key, &self.from);
         let Some(export) = export.filter(|export| *export != self.export()) else {
             self.set_current_known(inode);
             return Ok(());
@@ -258,7 +262,7 @@ impl Context {
     /// What the store, or the table of exports, says of the current file.
     async fn read_inode(&self) -> Result<Inode, OpError> {
         if let Some(key) = self.pseudo() {
-            return self.exports.inode(&key, self.from).ok_or_else(|| nfsstat4::NFS4ERR_STALE.into());
+            return self.exports.inode(&key, &self.from).ok_or_else(|| nfsstat4::NFS4ERR_STALE.into());
         }
         let key = self.current()?.inode;
         let namespace = &self.server.namespace;

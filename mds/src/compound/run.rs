@@ -17,6 +17,7 @@ use super::record::{Progress, Stored};
 use super::{Context, OpError, gate, table};
 use crate::dsctl::Soundness;
 use crate::error::fs_status;
+use crate::exports::{Origin, Table};
 use crate::ops::sequence::{self, Begun, Sizes};
 use crate::server::Mds;
 
@@ -45,7 +46,7 @@ struct Head {
 }
 
 /// Runs one COMPOUND.
-pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
+pub(crate) async fn compound(server: &Arc<Mds>, call: Call, caller: (Arc<Table>, Origin)) -> Reply {
     let size = call.args.len() + RPC_CALL_HEADER;
     let mut reader = Reader::new(call.args.clone());
     let Ok(head) = head(&mut reader) else { return Reply::GarbageArgs };
@@ -55,7 +56,7 @@ pub(crate) async fn compound(server: &Arc<Mds>, call: Call) -> Reply {
     if std::str::from_utf8(&head.tag).is_err() {
         return refuse(&head, nfsstat4::NFS4ERR_INVAL);
     }
-    let mut cx = Context::new(Arc::clone(server), &call, head.minor);
+    let mut cx = Context::new(Arc::clone(server), &call, caller, head.minor);
     cx.count = head.count;
     let Some(first) = sequence_args(&reader) else {
         return finish(run(&mut cx, &head, reader, Results::new(&head, SESSIONLESS_REPLY), 0).await);

@@ -77,8 +77,8 @@ impl Caller {
     ///
     /// # Errors
     /// ACCESS, STALE, WRONGSEC, ROFS.
-    fn judge(&self, table: &table::Table, handle: &FileHandle, write: bool) -> Result<Credential, nfsstat4> {
-        let rule = table.judge(handle, self.from, &self.credential).verdict?;
+    fn judge(&self, mds: &Mds, handle: &FileHandle, write: bool) -> Result<Credential, nfsstat4> {
+        let rule = mds.exports.now().judge(handle, &mds.origin(self.from), &self.credential).verdict?;
         if write && rule.read_only {
             return Err(nfsstat4::NFS4ERR_ROFS);
         }
@@ -90,7 +90,7 @@ impl Caller {
     /// # Errors
     /// ACCESS, STALE, WRONGSEC.
     pub(crate) fn permit_use(&self, mds: &Mds, end: &End) -> Result<(), nfsstat4> {
-        self.judge(&mds.exports.now(), &end.handle, false).map(drop)
+        self.judge(mds, &end.handle, false).map(drop)
     }
 
     /// May this caller read one end, or write the other, now? What an operation of its own would be asked
@@ -99,7 +99,7 @@ impl Caller {
     /// # Errors
     /// What the export, the state and the mode say.
     pub(crate) async fn permit(&self, mds: &Arc<Mds>, end: &End, write: bool) -> Result<Credential, OpError> {
-        let who = self.judge(&mds.exports.now(), &end.handle, write)?;
+        let who = self.judge(mds, &end.handle, write)?;
         let (client, key) = (self.client, end.handle.inode);
         let entry = mds.file(&key).await?;
         if end.is_ordinary() {

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sluice_env::Wall;
-use sluice_namespace::stable_storage::{self, Export, Network, Rule};
+use sluice_namespace::stable_storage::{self, ClientName, Export, Rule};
 use sluice_namespace::{FileHandle, FsError, InodeKey, Name, Sequence, lease_block};
 use sluice_state::ClientId;
 use sluice_state::effect::Effect;
 use sluice_state::file::LayoutFilter;
 
-use super::{MOST, Table, read};
+use super::rules::same;
+use super::{MOST, Origin, Table, read};
 use crate::dsctl::lockout;
 use crate::files::FileEntry;
 use crate::server::Mds;
@@ -24,9 +25,16 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What an administrator wants.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
-    Add(Vec<Rule>),
-    Set(Vec<Rule>),
+    Add(Rules),
+    Set(Rules),
     Remove,
+}
+
+/// Those of networks, and those by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules {
+    pub(crate) networks: Vec<Rule>,
+    pub(crate) named: Vec<Rule<ClientName>>,
 }
 
 /// For the log.
@@ -38,13 +46,15 @@ impl fmt::Display for Change {
             Self::Remove => return f.write_str("removed"),
         };
         f.write_str(what)?;
-        for rule in rules {
-            let access = if rule.read_only { "read-only" } else { "read-write" };
-            let squash = format!("{:?}", rule.squash).to_lowercase();
-            write!(f, " {} ({access}, squash {squash})", rule.network)?;
-        }
-        Ok(())
+        rules.networks.iter().try_for_each(|rule| tell(rule, f))?;
+        rules.named.iter().try_for_each(|rule| tell(rule, f))
     }
+}
+
+fn tell<C: fmt::Display>(rule: &Rule<C>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let access = if rule.read_only { "read-only" } else { "read-write" };
+    let squash = format!("{:?}", rule.squash).to_lowercase();
+    write!(f, " {} ({access}, squash {squash})", rule.clients)
 }
 
 /// Why it is not done.
@@ -58,10 +68,24 @@ pub(crate) enum Refusal {
     NotExported,
     #[error("{0}")]
     Path(String),
-    #[error("at most {MOST} exports, and as many networks of each")]
+    #[error("at most {MOST} exports, and as many networks and names of each")]
     TooMany,
-    #[error("two rules are for the network {0}")]
-    Twice(Network),
+    #[error(
+        "so many names are too much for one export: a pattern (*.example.com) or a netgroup stands for many hosts"
+    )]
+    TooLarge,
+    #[error("two rules are for {0}")]
+    Twice(String),
+    #[error("{0}: the name service of the metadata server's host knows no such host")]
+    NoHost(String),
+    #[error(
+        "{0}: the name service of the metadata server's host cannot tell where it is ({1}): try again, or give its address"
+    )]
+    Untold(String, String),
+    #[error(
+        "@{0}: the name service of the metadata server's host knows no such netgroup, or cannot tell ({1}): see `netgroup` in its nsswitch.conf"
+    )]
+    NoNetgroup(String, String),
     #[error("the metadata store: {0}")]
     Store(#[from] FsError),
 }
@@ -78,6 +102,13 @@ impl Mds {
         change: Change,
         from: SocketAddr,
     ) -> Result<usize, Refusal> {
+        let path = normal(path)?;
+        // Others may change exports while a name service takes its time.
+        let change = match change {
+            Change::Add(rules) => Change::Add(self.with_names(&path, rules).await?),
+            Change::Set(rules) => Change::Set(self.with_names(&path, rules).await?),
+            Change::Remove => Change::Remove,
+        };
         let mut doubtful = self.exports.changing.lock().await;
         let done = self.change_one((version, path, change), from, &mut doubtful).await;
         if *doubtful {
@@ -124,16 +155,17 @@ impl Mds {
         if before.version() != version {
             return Err(Refusal::Changed);
         }
-        let path = normal(path)?;
         let known = before.all().find(|export| export.path == path && exported(export)).cloned();
         let row = match (&change, known) {
             (Change::Add(_), Some(_)) => return Err(Refusal::Exported),
             (Change::Set(_) | Change::Remove, None) => return Err(Refusal::NotExported),
             (Change::Add(rules), None) => self.new_row(&before, path.clone(), rules).await?,
-            (Change::Set(rules), Some(export)) => Some(Export { rules: rules.clone(), ..export }),
+            (Change::Set(Rules { networks, named }), Some(export)) => {
+                Some(Export { rules: networks.clone(), named: named.clone(), ..export })
+            }
             // Without a row the root would be exported as configured.
             (Change::Remove, Some(export)) if export.id == FileHandle::ROOT_EXPORT => {
-                Some(Export { rules: Vec::new(), ..export })
+                Some(Export { rules: Vec::new(), named: Vec::new(), ..export })
             }
             (Change::Remove, Some(export)) => {
                 *doubtful = true;
@@ -157,12 +189,19 @@ impl Mds {
         Ok(recalled)
     }
 
+    async fn with_names(self: &Arc<Self>, path: &[u8], rules: Rules) -> Result<Rules, Refusal> {
+        match rules.named.is_empty() {
+            true => Ok(rules),
+            false => Ok(Rules { named: self.looked_up(path, rules.named).await?, ..rules }),
+        }
+    }
+
     /// The row of an export to come.
     async fn new_row(
         self: &Arc<Self>,
         before: &Table,
         path: Bytes,
-        rules: &[Rule],
+        Rules { networks, named }: &Rules,
     ) -> Result<Option<Export>, Refusal> {
         if before.all().count() >= MOST {
             return Err(Refusal::TooMany);
@@ -172,7 +211,7 @@ impl Mds {
             return Err(Refusal::Path("the same directory is exported under another path".to_owned()));
         }
         let id = if path.is_empty() { FileHandle::ROOT_EXPORT } else { self.next_export().await? };
-        Ok(Some(Export { id, path, root, rules: rules.to_vec() }))
+        Ok(Some(Export { id, path, root, rules: networks.clone(), named: named.clone() }))
     }
 
     async fn next_export(&self) -> Result<u32, Refusal> {
@@ -193,7 +232,7 @@ impl Mds {
     }
 
     /// Done twice it is done once: numbers are never given out again.
-    async fn store(&self, row: Option<&Export>, id: u32) -> Result<(), FsError> {
+    pub(super) async fn store(&self, row: Option<&Export>, id: u32) -> Result<(), FsError> {
         self.write_again(|mut txn| {
             Box::pin(async move {
                 match row {
@@ -208,7 +247,7 @@ impl Mds {
     }
 
     /// What is stored holds from now on.
-    async fn reload(self: &Arc<Self>, before: &Table) -> Result<usize, Refusal> {
+    pub(super) async fn reload(self: &Arc<Self>, before: &Table) -> Result<usize, Refusal> {
         let rows = self.read(|txn| Box::pin(async move { read(&txn).await })).await?;
         let mut since = self.env.clock.wall();
         // Other than before, whatever the clock says: clients and commands tell tables apart by it.
@@ -217,10 +256,10 @@ impl Mds {
         }
         let table = Arc::new(Table::new(rows, &self.config.root_export, since));
         *self.exports.now.write() = Arc::clone(&table);
-        let mut recalled = 0;
-        for entry in self.files.all() {
-            recalled += self.take_back(&entry, before, &table);
-        }
+        self.callers.judge_anew(&table);
+        let narrower = |client, export| self.is_narrower_for(client, export, before, &table);
+        let recalled: usize =
+            self.files.all().into_iter().map(|entry| self.take_back(&entry, narrower)).sum();
         lockout::locked_out(self, self.narrowed(before, &table));
         Ok(recalled)
     }
@@ -233,38 +272,53 @@ impl Mds {
             return Vec::new();
         }
         let clients = self.client_infos().into_iter().filter(|info| info.confirmed).map(|info| info.id);
-        let narrower = |client: &ClientId| match self.client_address(*client) {
-            Some(from) => exports.iter().any(|export| now.narrows(before, *export, from)),
-            None => true,
+        let narrower = |client: &ClientId| {
+            exports.iter().any(|export| self.is_narrower_for(*client, *export, before, now))
         };
         clients.filter(narrower).collect()
     }
 
-    /// Somebody was given something by the table `seen`. If there is another by now, what that does not allow is taken back:
-    /// whoever changes it looks for what is out once it holds, so that one of the two finds it.
-    pub(crate) fn given_by(self: &Arc<Self>, entry: &Arc<FileEntry>, seen: &Arc<Table>) {
-        let now = self.exports.now();
-        if !Arc::ptr_eq(&now, seen) {
-            self.take_back(entry, seen, &now);
+    /// Whether a client may do less through an export than before.
+    fn is_narrower_for(&self, client: ClientId, export: u32, before: &Table, now: &Table) -> bool {
+        match self.client_address(client).map(|address| self.origin(address)) {
+            Some(from) => now.narrows(before, export, &from, &from),
+            // It is away: who knows from where it comes back.
+            None => now.narrows_for_some(before, export),
         }
     }
 
-    /// Asks clients for layouts and delegations of a file that go further than what they may do now. What they do not
-    /// return in time is revoked, and they are fenced off.
-    fn take_back(self: &Arc<Self>, entry: &Arc<FileEntry>, before: &Table, now: &Table) -> usize {
+    /// Somebody was given something by the table `seen`, for who it was taken for then. If there is another by now, or it is another
+    /// one, what it may not have for that is taken back: whoever changes it looks for what is out once it holds, so that one of the
+    /// two finds it.
+    pub(crate) fn given_by(self: &Arc<Self>, entry: &Arc<FileEntry>, seen: &Arc<Table>, was: &Origin) {
+        let now = self.exports.now();
+        let is = was.peer.as_ref().map(|peer| (peer, self.origin(was.address)));
+        let is_another =
+            is.as_ref().is_some_and(|(peer, is)| !is.peer.as_ref().is_some_and(|is| Arc::ptr_eq(peer, is)));
+        if Arc::ptr_eq(&now, seen) && !is_another {
+            return;
+        }
+        let narrower = |client, export| match self.client_address(client) {
+            Some(from) if same(from, was.address) => now.narrows(seen, export, was, &self.origin(from)),
+            _ => self.is_narrower_for(client, export, seen, &now),
+        };
+        self.take_back(entry, narrower);
+    }
+
+    /// Asks clients for layouts and delegations of a file that go further than what they may do now, through the export that they hold
+    /// them by. What they do not return in time is revoked, and they are fenced off.
+    pub(super) fn take_back(
+        self: &Arc<Self>,
+        entry: &Arc<FileEntry>,
+        is_narrower: impl Fn(ClientId, u32) -> bool,
+    ) -> usize {
         let holders = entry.peek(|file| {
             let layouts = file.held_layouts().into_iter().map(|(client, _)| client);
             layouts.chain(file.delegated_to()).collect::<std::collections::BTreeSet<ClientId>>()
         });
         let mut asked = 0;
         for client in holders {
-            let export = entry.export_of(client);
-            let narrower = match self.client_address(client) {
-                Some(from) => now.narrows(before, export, from),
-                // It is away: who knows from where it comes back.
-                None => now.narrows_for_some(before, export),
-            };
-            if narrower {
+            if is_narrower(client, entry.export_of(client)) {
                 asked += self.step(entry, None, |file, ctx| {
                     let mut effects = file.recall_layouts(ctx, LayoutFilter::Client(client), false);
                     effects.extend(file.recall_delegation(ctx, client));
@@ -276,7 +330,7 @@ impl Mds {
     }
 
     /// Where a client is connected from.
-    fn client_address(&self, client: ClientId) -> Option<IpAddr> {
+    pub(super) fn client_address(&self, client: ClientId) -> Option<IpAddr> {
         self.address_of(&self.clients.sessions_of(client))?.parse().ok()
     }
 }
@@ -290,7 +344,7 @@ fn just_after(time: Wall) -> Wall {
 
 /// Somebody may use it.
 pub(crate) fn exported(export: &Export) -> bool {
-    export.id != FileHandle::ROOT_EXPORT || !export.rules.is_empty()
+    export.id != FileHandle::ROOT_EXPORT || !export.rules.is_empty() || !export.named.is_empty()
 }
 
 /// Names and slashes, without a slash at either end.
@@ -302,14 +356,21 @@ fn normal(path: &[u8]) -> Result<Bytes, Refusal> {
     Ok(Bytes::from(names.join(&b'/')))
 }
 
-fn sound(row: &Export) -> Result<(), Refusal> {
-    if row.rules.len() > MOST {
+/// Bytes of a row at most: the store takes 100,000 of a value.
+const MOST_OF_A_ROW: usize = 90_000;
+
+pub(super) fn sound(row: &Export) -> Result<(), Refusal> {
+    if row.rules.len() + row.named.len() > MOST {
         return Err(Refusal::TooMany);
     }
-    let mut networks: Vec<_> = row.rules.iter().map(|rule| rule.network).collect();
-    networks.sort();
-    match networks.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(pair) => Err(Refusal::Twice(pair[0])),
+    if row.size() > MOST_OF_A_ROW {
+        return Err(Refusal::TooLarge);
+    }
+    let networks = row.rules.iter().map(|rule| rule.clients.to_string());
+    let mut all: Vec<_> = networks.chain(row.named.iter().map(|rule| rule.clients.to_string())).collect();
+    all.sort();
+    match all.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(Refusal::Twice(pair[0].clone())),
         None => Ok(()),
     }
 }

@@ -3,16 +3,28 @@
 //! | module | what |
 //! | --- | --- |
 //! | `table` | all exports, and what a client may do through each; in memory, replaced as a whole |
+//! | `rules` | which rule of one export holds for whom |
+//! | `peer` | where a caller calls from, and who that is by name |
+//! | `callers` | finding that out, for rules by name: docs/adr/0042 |
+//! | `hosts` | where hosts are that have rules by name |
+//! | `lookups` | asking the name service of this host |
 //! | `pseudo` | the directories that lead to exports (§7.3) |
 //! | `change` | adding, changing and removing them while clients are at work |
 
+pub(crate) mod callers;
 pub(crate) mod change;
+pub(crate) mod hosts;
+pub(crate) mod lookups;
+pub(crate) mod peer;
 pub(crate) mod pseudo;
+pub(crate) mod rules;
 pub(crate) mod table;
 
 use std::sync::Arc;
 
+pub use lookups::Resolver;
 use parking_lot::RwLock;
+pub(crate) use peer::Origin;
 use sluice_env::Env;
 use sluice_kv::{Database, Transaction};
 use sluice_namespace::stable_storage::{self, Export};
@@ -62,6 +74,8 @@ pub struct ExportSummary {
     pub stored: bool,
     /// Those that let somebody in.
     pub rules: Vec<stable_storage::Rule>,
+    /// The same of rules by name: whom they are for.
+    pub names: Vec<String>,
 }
 
 impl Mds {
@@ -72,6 +86,12 @@ impl Mds {
             path: format!("/{}", String::from_utf8_lossy(&export.path)),
             stored: export.id != FileHandle::ROOT_EXPORT || table.root_is_stored,
             rules: export.rules.iter().filter(|rule| rule.lets_in()).copied().collect(),
+            names: export
+                .named
+                .iter()
+                .filter(|rule| rule.lets_in())
+                .map(|rule| rule.clients.to_string())
+                .collect(),
         };
         table.all().map(one).collect()
     }

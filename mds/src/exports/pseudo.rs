@@ -4,7 +4,6 @@
 //! A client sees those that lead to something that it may use.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use bytes::Bytes;
 use sluice_kv::Versionstamp;
@@ -13,6 +12,7 @@ use sluice_namespace::{
 };
 use sluice_xdr::nfs4::nfsstat4;
 
+use super::peer::Origin;
 use super::table::{Place, Table};
 
 /// Directories by their keys.
@@ -64,7 +64,7 @@ fn join(above: &[u8], name: &[u8]) -> Bytes {
 
 impl Table {
     /// There is something below this directory that the client may use.
-    pub(super) fn leads_somewhere(&self, key: &InodeKey, from: IpAddr) -> bool {
+    pub(super) fn leads_somewhere(&self, key: &InodeKey, from: &Origin) -> bool {
         let Some(directory) = self.tree.0.get(key) else { return false };
         directory.exports.iter().any(|(id, _)| self.rule(*id, from).is_some())
     }
@@ -73,7 +73,7 @@ impl Table {
     ///
     /// # Errors
     /// STALE; NOENT; ACCESS where something is that this client may not use, so that a mount of it says so.
-    pub(crate) fn lookup(&self, key: &InodeKey, name: &[u8], from: IpAddr) -> Result<Place, nfsstat4> {
+    pub(crate) fn lookup(&self, key: &InodeKey, name: &[u8], from: &Origin) -> Result<Place, nfsstat4> {
         let directory = self.tree.0.get(key).ok_or(nfsstat4::NFS4ERR_STALE)?;
         if !directory.names.contains(name) {
             return Err(nfsstat4::NFS4ERR_NOENT);
@@ -88,7 +88,7 @@ impl Table {
     }
 
     /// What is in such a directory for this client, in the order of the cookies.
-    pub(crate) fn list(&self, key: &InodeKey, from: IpAddr) -> Vec<Listed> {
+    pub(crate) fn list(&self, key: &InodeKey, from: &Origin) -> Vec<Listed> {
         let Some(directory) = self.tree.0.get(key) else { return Vec::new() };
         let mut all: Vec<_> = directory
             .names
@@ -115,7 +115,7 @@ impl Table {
     }
 
     /// Such a directory, as an inode.
-    pub(crate) fn inode(&self, key: &InodeKey, from: IpAddr) -> Option<Inode> {
+    pub(crate) fn inode(&self, key: &InodeKey, from: &Origin) -> Option<Inode> {
         self.has(key).then(|| {
             let names = u64::try_from(self.list(key, from).len()).unwrap_or(u64::MAX);
             let (since, stamp) = (self.since, Versionstamp([0; 10]));
@@ -181,12 +181,13 @@ mod tests {
             path: (*path).into(),
             root: InodeKey { home: FileId(2), cookie: Cookie(128), fileid: FileId(id.into()) },
             rules: vec![Rule::new(network.parse().unwrap())],
+            named: Vec::new(),
         });
         Table::new(rows.collect(), &[], Wall::default())
     }
 
     fn names(table: &Table, path: &[u8], from: &str) -> Vec<String> {
-        let listed = table.list(&FileHandle::pseudo(path), from.parse().unwrap());
+        let listed = table.list(&FileHandle::pseudo(path), &Origin::address(from.parse().unwrap()));
         assert!(listed.windows(2).all(|pair| pair[0].cookie < pair[1].cookie));
         assert!(listed.iter().all(|one| one.cookie.0 > 2 && i64::try_from(one.cookie.0).is_ok()));
         let mut names: Vec<_> =
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(names(&table, b"a", "11.0.0.1"), ["b", "c"]);
         assert_eq!(names(&table, b"", "12.0.0.1"), ["e"]);
         let look = |path: &[u8], name: &[u8], from: &str| {
-            table.lookup(&FileHandle::pseudo(path), name, from.parse().unwrap())
+            table.lookup(&FileHandle::pseudo(path), name, &Origin::address(from.parse().unwrap()))
         };
         assert_eq!(look(b"a", b"b", "10.0.0.1"), Ok(Place::Export(1)));
         // Another may not use it, but something below.

@@ -1,7 +1,6 @@
 //! All exports, and what a client may do through each. Pure.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_env::Wall;
 use sluice_namespace::stable_storage::{Export, Flavours, NOBODY, Network, Rule, Squash};
@@ -9,12 +8,16 @@ use sluice_namespace::{Credential, FileHandle, InodeKey};
 use sluice_rpc::Service;
 use sluice_xdr::nfs4::nfsstat4;
 
+use super::peer::{Origin, Who};
 use super::pseudo::Tree;
+use super::rules::{ByName, Exported};
 
 /// All exports at one time.
 #[derive(Debug)]
 pub(crate) struct Table {
-    exports: BTreeMap<u32, Export>,
+    exports: BTreeMap<u32, Exported>,
+    /// Some rules are for whom a name service must tell.
+    asks: bool,
     /// The exports below the root of the file system, by their roots.
     roots: BTreeMap<InodeKey, u32>,
     pub(super) tree: Tree,
@@ -44,7 +47,7 @@ pub(crate) enum Place {
 
 /// In directories that only lead to exports there is nothing to change and nothing to hide.
 const PSEUDO: Rule = Rule {
-    network: Network::ANY,
+    clients: Network::ANY,
     read_only: true,
     squash: Squash::None,
     anonymous_uid: NOBODY,
@@ -62,38 +65,56 @@ impl Table {
             path: bytes::Bytes::new(),
             root: InodeKey::ROOT,
             rules: configured.to_vec(),
+            named: Vec::new(),
         });
-        for export in exports.values_mut() {
-            // The first that contains an address is then the one that says most about it.
-            export.rules.sort_by_key(|rule| (std::cmp::Reverse(rule.network.prefix()), rule.network));
-        }
         let below = exports.values().filter(|export| export.id != FileHandle::ROOT_EXPORT);
         let roots = below.map(|export| (export.root, export.id)).collect();
         let tree = Tree::new(exports.values().map(|export| (export.id, &export.path[..])));
-        Self { exports, roots, tree, since, root_is_stored }
+        let exports: BTreeMap<_, _> = exports.into_iter().map(|(id, row)| (id, Exported::new(row))).collect();
+        let asks = exports.values().any(Exported::asks);
+        Self { exports, asks, roots, tree, since, root_is_stored }
     }
 
     /// Ascending by id; the root's first.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Export> {
+        self.exports.values().map(|export| &export.row)
+    }
+
+    /// The same with the order of their rules.
+    pub(crate) fn ordered(&self) -> impl Iterator<Item = &Exported> {
         self.exports.values()
     }
 
     pub(crate) fn get(&self, id: u32) -> Option<&Export> {
-        self.exports.get(&id)
+        self.exports.get(&id).map(|export| &export.row)
     }
 
-    /// The rule of an export that holds for an address. One without a security flavour lets nobody in: a hole in a wider
-    /// network.
-    pub(crate) fn rule(&self, id: u32, from: IpAddr) -> Option<&Rule> {
-        let rule = self.exports.get(&id)?.rules.iter().find(|rule| rule.network.contains(from))?;
-        Some(rule).filter(|rule| rule.lets_in())
+    /// Whether it must be known by name who calls.
+    pub(crate) fn asks(&self) -> bool {
+        self.asks
+    }
+
+    /// Netgroups that some rule is for.
+    pub(crate) fn netgroups(&self) -> BTreeSet<String> {
+        self.exports.values().flat_map(Exported::netgroups).map(str::to_owned).collect()
+    }
+
+    /// What rules by name have for somebody, by export, where there are any.
+    pub(super) fn decide(&self, who: Option<&Who>) -> BTreeMap<u32, ByName> {
+        let asking = self.exports.iter().filter(|(_, export)| export.asks());
+        asking.map(|(id, export)| (*id, export.decide(who))).collect()
+    }
+
+    /// The rule of an export that holds for somebody, if it lets him in.
+    pub(crate) fn rule(&self, id: u32, from: &Origin) -> Option<Rule> {
+        self.exports.get(&id)?.rule(from, self.version())
     }
 
     /// What a caller may do with a filehandle.
     pub(crate) fn judge(
         &self,
         handle: &FileHandle,
-        from: IpAddr,
+        from: &Origin,
         caller: &sluice_rpc::Credential,
     ) -> Standing {
         let verdict = match handle.export {
@@ -105,15 +126,15 @@ impl Table {
             id if !self.exports.contains_key(&id) => Err(nfsstat4::NFS4ERR_STALE),
             id => match self.rule(id, from) {
                 None => Err(nfsstat4::NFS4ERR_ACCESS),
-                Some(rule) if !takes(rule, caller) => Err(nfsstat4::NFS4ERR_WRONGSEC),
-                Some(rule) => Ok(*rule),
+                Some(rule) if !takes(&rule, caller) => Err(nfsstat4::NFS4ERR_WRONGSEC),
+                Some(rule) => Ok(rule),
             },
         };
         Standing { export: handle.export, verdict }
     }
 
     /// Where a client begins: the root of the file system if it may use it, else what leads to what it may use.
-    pub(crate) fn root(&self, from: IpAddr) -> FileHandle {
+    pub(crate) fn root(&self, from: &Origin) -> FileHandle {
         if self.rule(FileHandle::ROOT_EXPORT, from).is_some() {
             return FileHandle { export: FileHandle::ROOT_EXPORT, inode: InodeKey::ROOT };
         }
@@ -121,7 +142,7 @@ impl Table {
     }
 
     /// The export that begins at this directory, if this client may use it: walking in, the client crosses into it.
-    pub(crate) fn crossing(&self, key: &InodeKey, from: IpAddr) -> Option<u32> {
+    pub(crate) fn crossing(&self, key: &InodeKey, from: &Origin) -> Option<u32> {
         let id = *self.roots.get(key)?;
         self.rule(id, from).map(|_| id)
     }
@@ -132,54 +153,51 @@ impl Table {
     }
 
     /// The innermost export that this client has a path through, if any.
-    pub(crate) fn through(&self, path: &[u8], from: IpAddr) -> Option<&Export> {
-        let around =
-            self.exports.values().filter(|export| export.path == path || is_below(path, &export.path));
+    pub(crate) fn through(&self, path: &[u8], from: &Origin) -> Option<&Export> {
+        let around = self.all().filter(|export| export.path == path || is_below(path, &export.path));
         let usable = around.filter(|export| self.rule(export.id, from).is_some());
         usable.max_by_key(|export| export.path.len())
     }
 
     /// The innermost export around another that this client may use; `None`: directories that only lead to exports.
-    pub(crate) fn around(&self, id: u32, from: IpAddr) -> Option<u32> {
-        let path = &self.exports.get(&id)?.path;
-        let outer = self.exports.values().filter(|outer| outer.id != id && is_below(path, &outer.path));
+    pub(crate) fn around(&self, id: u32, from: &Origin) -> Option<u32> {
+        let path = &self.get(id)?.path;
+        let outer = self.all().filter(|outer| outer.id != id && is_below(path, &outer.path));
         let usable = outer.filter(|outer| self.rule(outer.id, from).is_some());
         usable.max_by_key(|outer| outer.path.len()).map(|outer| outer.id)
     }
 
     /// Security flavours of what a handle means, for SECINFO.
-    pub(crate) fn flavours(&self, export: u32, from: IpAddr) -> Flavours {
+    pub(crate) fn flavours(&self, export: u32, from: &Origin) -> Flavours {
         self.rule(export, from).map_or(PSEUDO.flavours, |rule| rule.flavours)
     }
 
     /// Whether any export lets somebody in from there.
-    pub(crate) fn lets_in(&self, from: IpAddr) -> bool {
+    pub(crate) fn lets_in(&self, from: &Origin) -> bool {
         self.all().any(|export| self.rule(export.id, from).is_some())
     }
 
-    /// Whether somebody may do whatever another address may, which some export lets in.
-    pub(crate) fn gives_as_much(&self, from: IpAddr, as_to: IpAddr) -> bool {
-        let less = |export: &Export| is_narrower(self.rule(export.id, as_to), self.rule(export.id, from));
-        self.lets_in(as_to) && !self.all().any(less)
+    /// Whether somebody may do whatever another may, whom some export lets in. Not if that one's name is not known, and matters.
+    pub(crate) fn gives_as_much(&self, from: &Origin, as_to: &Origin) -> bool {
+        let less = |export: &Export| {
+            is_narrower(self.rule(export.id, as_to).as_ref(), self.rule(export.id, from).as_ref())
+        };
+        let is_known = !self.asks() || as_to.peer.is_some();
+        is_known && self.lets_in(as_to) && !self.all().any(less)
     }
 
-    /// What a client gets through an export, narrower now than it was in `before`.
-    pub(crate) fn narrows(&self, before: &Self, id: u32, from: IpAddr) -> bool {
-        is_narrower(before.rule(id, from), self.rule(id, from))
+    /// What a client gets through an export, narrower now than it was in `before`, for who it was taken for then.
+    pub(crate) fn narrows(&self, before: &Self, id: u32, was: &Origin, is: &Origin) -> bool {
+        is_narrower(before.rule(id, was).as_ref(), self.rule(id, is).as_ref())
     }
 
-    /// Whether some address gets less through an export than it did in `before`.
+    /// Whether some client may get less through an export than it did in `before`.
     pub(crate) fn narrows_for_some(&self, before: &Self, id: u32) -> bool {
-        let rules =
-            [before, self].into_iter().filter_map(|table| table.get(id)).flat_map(|export| &export.rules);
-        let mut networks = rules.map(|rule| rule.network);
-        networks.any(|network| is_narrower(before.rule_of_all(id, &network), self.rule_of_all(id, &network)))
-    }
-
-    /// As [`Table::rule`], for what of a network no rule of a longer prefix holds for.
-    fn rule_of_all(&self, id: u32, network: &Network) -> Option<&Rule> {
-        let rule = self.exports.get(&id)?.rules.iter().find(|rule| rule.network.covers(network))?;
-        Some(rule).filter(|rule| rule.lets_in())
+        match (before.exports.get(&id), self.exports.get(&id)) {
+            (Some(before), Some(now)) => now.may_narrow(before, is_narrower),
+            (Some(before), None) => before.lets_in(),
+            (None, _) => false,
+        }
     }
 }
 
@@ -263,20 +281,20 @@ mod tests {
     }
 
     fn export(id: u32, path: &'static str, rules: &[Rule]) -> Export {
-        Export { id, path: path.into(), root: key(id.into()), rules: rules.to_vec() }
+        Export { id, path: path.into(), root: key(id.into()), rules: rules.to_vec(), named: Vec::new() }
     }
 
     fn table(rows: Vec<Export>, root: &[Rule]) -> Table {
         Table::new(rows, root, Wall::default())
     }
 
-    fn ip(text: &str) -> IpAddr {
-        text.parse().unwrap()
+    fn ip(text: &str) -> Origin {
+        Origin::address(text.parse().unwrap())
     }
 
     fn status(table: &Table, id: u32, from: &str) -> Result<bool, nfsstat4> {
         let handle = FileHandle { export: id, inode: key(1) };
-        let standing = table.judge(&handle, ip(from), &Caller::Sys(AuthSys::root("h")));
+        let standing = table.judge(&handle, &ip(from), &Caller::Sys(AuthSys::root("h")));
         standing.verdict.map(|rule| rule.read_only)
     }
 
@@ -299,7 +317,7 @@ mod tests {
         let any = [Rule::new(Network::ANY)];
         let configured = table(Vec::new(), &any);
         assert!(!configured.root_is_stored);
-        assert_eq!(configured.root(ip("::1")).inode, InodeKey::ROOT);
+        assert_eq!(configured.root(&ip("::1")).inode, InodeKey::ROOT);
         let stored = table(vec![export(0, "", &[rule("10.0.0.0/8", true)])], &any);
         assert!(stored.root_is_stored);
         assert_eq!(status(&stored, 0, "10.0.0.1"), Ok(true));
@@ -332,11 +350,11 @@ mod tests {
             export(3, "ab", &[rule("any", false)]),
         ];
         let table = table(rows, &[rule("::1", false)]);
-        assert_eq!(table.crossing(&key(2), ip("10.0.0.1")), Some(2));
-        assert_eq!(table.crossing(&key(2), ip("11.0.0.1")), None, "it stays in the outer one");
-        assert_eq!(table.around(2, ip("10.0.0.1")), Some(1));
-        assert_eq!(table.around(1, ip("10.0.0.1")), None);
-        assert_eq!(table.around(1, ip("::1")), Some(0));
+        assert_eq!(table.crossing(&key(2), &ip("10.0.0.1")), Some(2));
+        assert_eq!(table.crossing(&key(2), &ip("11.0.0.1")), None, "it stays in the outer one");
+        assert_eq!(table.around(2, &ip("10.0.0.1")), Some(1));
+        assert_eq!(table.around(1, &ip("10.0.0.1")), None);
+        assert_eq!(table.around(1, &ip("::1")), Some(0));
         assert!(!is_below(b"ab", b"a"));
     }
 
@@ -345,7 +363,7 @@ mod tests {
         let only_sys = Rule { flavours: Flavours { sys: true, ..Flavours::NO_ACCESS }, ..rule("any", false) };
         let table = table(vec![export(1, "a", &[only_sys])], &[]);
         let handle = FileHandle { export: 1, inode: key(1) };
-        let verdict = table.judge(&handle, ip("::1"), &Caller::None).verdict;
+        let verdict = table.judge(&handle, &ip("::1"), &Caller::None).verdict;
         assert!(matches!(verdict, Err(nfsstat4::NFS4ERR_WRONGSEC)));
         let user = |uid, gid| Caller::Sys(AuthSys { uid, gid, gids: vec![0, 7], ..AuthSys::root("h") });
         let as_whom = |caller: &Caller, squash_| squash(caller, &Rule { squash: squash_, ..only_sys });
@@ -371,7 +389,7 @@ mod tests {
         let sealed = Rule { flavours: Flavours { krb5p: true, ..Flavours::NO_ACCESS }, ..rule("any", false) };
         let table = table(vec![export(1, "a", &[sealed])], &[]);
         let handle = FileHandle { export: 1, inode: key(1) };
-        let is_good = |caller: &Caller| table.judge(&handle, ip("::1"), caller).verdict.is_ok();
+        let is_good = |caller: &Caller| table.judge(&handle, &ip("::1"), caller).verdict.is_ok();
         let services = [Service::None, Service::Integrity, Service::Privacy];
         assert_eq!(services.map(|service| is_good(&by(service, Some(alice.clone())))), [false, false, true]);
         assert!(!is_good(&Caller::Sys(alice.clone())));

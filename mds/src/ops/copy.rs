@@ -77,7 +77,8 @@ pub(super) async fn ends(
     (source, source_offset): (&stateid4, u64),
     (target, offset): (&stateid4, u64),
 ) -> Result<(Caller, End, End), OpError> {
-    let caller = Caller { client: cx.client()?, from: cx.from, credential: cx.wire_credential.clone() };
+    let caller =
+        Caller { client: cx.client()?, from: cx.from.address, credential: cx.wire_credential.clone() };
     let source = End { handle: cx.saved()?, stateid: saved_stateid(cx, source)?, offset: source_offset };
     let target = End { handle: cx.current()?, stateid: cx.stateid(target)?, offset };
     // The gate has judged the current filehandle alone.

@@ -71,8 +71,8 @@ pub(crate) async fn create_session(
         );
     }
     // Before anybody finds the session, and holds something by it.
-    mds.is_at(client, cx.from);
-    let entry = mds.clients.insert(created.session, Some(cx.from), stripes);
+    mds.is_made_at(client, cx.from.address);
+    let entry = mds.clients.insert(created.session, Some(cx.from.address), stripes);
     mds.watch_connection(&cx.connection, &entry);
     mds.spawn(callback::probe(Arc::clone(mds), entry));
     mds.apply_volatile(created.effects);

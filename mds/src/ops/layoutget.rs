@@ -218,7 +218,7 @@ async fn granted(
                 mds.heals.over(ask.file);
                 cx.server.watch_writers(&inode);
             }
-            mds.given_by(&entry, &cx.exports);
+            mds.given_by(&entry, &cx.exports, &cx.from);
             Ok((granted, stateid, return_on_close))
         }
         _ => Err(nfsstat4::NFS4ERR_SERVERFAULT.into()),

@@ -8,7 +8,7 @@ pub(crate) async fn lookup(cx: &mut Context, args: LOOKUP4args) -> OpResult<LOOK
     let name = cx.name(&args.objname)?;
     let directory = cx.current()?.inode;
     if cx.pseudo().is_some() {
-        let place = cx.exports.lookup(&directory, name.bytes(), cx.from)?;
+        let place = cx.exports.lookup(&directory, name.bytes(), &cx.from)?;
         cx.go(place)?;
         return Ok(LOOKUP4res { status: nfsstat4::NFS4_OK });
     }

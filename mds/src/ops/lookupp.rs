@@ -54,7 +54,7 @@ async fn parent(cx: &mut Context, directory: InodeKey) -> Result<Inode, OpError>
 /// §18.14.3: out of the root of a file system leads to the directory that it is in: in the export around it that the
 /// caller may use, or else in one that only leads to exports.
 async fn out_of_export(cx: &mut Context, export: u32, root: InodeKey) -> Result<(), OpError> {
-    match cx.exports.around(export, cx.from) {
+    match cx.exports.around(export, &cx.from) {
         Some(outer) => {
             let parent = parent(cx, root).await?;
             // By its path it lies in that one; a directory on the way there may have been moved elsewhere.

@@ -213,7 +213,7 @@ async fn by_name(cx: &mut Context, component: &[u8]) -> Result<Subject, OpError>
     let name = cx.name(component)?;
     let directory = cx.current()?.inode;
     if cx.pseudo().is_some() {
-        cx.exports.lookup(&directory, name.bytes(), cx.from)?;
+        cx.exports.lookup(&directory, name.bytes(), &cx.from)?;
         return Err(nfsstat4::NFS4ERR_ISDIR.into());
     }
     let (namespace, who, name) = (&cx.server.namespace, &cx.who, &name);
@@ -427,7 +427,7 @@ pub(super) fn finish(
     if let Some(grant) = delegation {
         tracing::debug!(file = subject.inode.key.fileid.0, kind = ?grant.kind, "a delegation");
         if let Some(entry) = cx.server.files.get(file_id(&subject.inode.key)) {
-            cx.server.given_by(&entry, &cx.exports);
+            cx.server.given_by(&entry, &cx.exports, &cx.from);
         }
     }
     if !subject.truncate {

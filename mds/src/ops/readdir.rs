@@ -135,12 +135,12 @@ async fn page(cx: &mut Context, read: &ReadDir) -> Result<DirectoryPage, OpError
 
 /// A page of a directory that only leads to exports.
 async fn exports(cx: &Context, read: &ReadDir) -> Result<DirectoryPage, OpError> {
-    let listed = cx.exports.list(&read.directory, cx.from);
+    let listed = cx.exports.list(&read.directory, &cx.from);
     let mut rest = listed.into_iter().filter(|listed| listed.cookie > read.after);
     let mut entries = Vec::new();
     for Listed { cookie, name, place } in rest.by_ref().take(read.limit) {
         let (inode, key) = match place {
-            Place::Pseudo(key) => (cx.exports.inode(&key, cx.from), key),
+            Place::Pseudo(key) => (cx.exports.inode(&key, &cx.from), key),
             Place::Export(id) => {
                 let key = cx.exports.get(id).ok_or(nfsstat4::NFS4ERR_STALE)?.root;
                 let namespace = &cx.server.namespace;
@@ -185,7 +185,7 @@ fn wire_attributes(
     values: &mut BytesMut,
 ) -> Result<fattr4, OpError> {
     // §7.4: where another export begins, what is shown is that.
-    let export = cx.exports.crossing(&found.entry.inode, cx.from).unwrap_or(directory.export);
+    let export = cx.exports.crossing(&found.entry.inode, &cx.from).unwrap_or(directory.export);
     let denied = |inode: &Inode| acl::permit(asked, inode, &cx.who).is_err();
     Ok(match &found.inode {
         // §18.23.3: an entry's own trouble, if the client wants to hear of it there.

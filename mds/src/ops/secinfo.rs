@@ -13,13 +13,13 @@ pub(crate) async fn secinfo(cx: &mut Context, args: SECINFO4args) -> OpResult<SE
     let name = cx.name(&args.name)?;
     let directory = cx.current()?;
     let export = if cx.pseudo().is_some() {
-        match cx.exports.lookup(&directory.inode, name.bytes(), cx.from)? {
+        match cx.exports.lookup(&directory.inode, name.bytes(), &cx.from)? {
             Place::Export(export) => export,
             Place::Pseudo(_) => directory.export,
         }
     } else {
         let found = find(cx, &directory.inode, &name).await?.ok_or(nfsstat4::NFS4ERR_NOENT)?;
-        cx.exports.crossing(&found.key, cx.from).unwrap_or(directory.export)
+        cx.exports.crossing(&found.key, &cx.from).unwrap_or(directory.export)
     };
     let flavours = flavours(cx, export);
     // §2.6.3.1.1.8: SECINFO and SECINFO_NO_NAME use the current filehandle up.
@@ -33,7 +33,7 @@ const KERBEROS: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x12, 0x01, 0x02, 0x02];
 /// What an export accepts. Linux takes the first that it can (§2.6.3.1): AUTH_SYS where that is good, so that clients without tickets
 /// need not say so, and then what has files read and written directly.
 pub(super) fn flavours(cx: &Context, export: u32) -> Vec<secinfo4> {
-    let mut good = cx.exports.flavours(export, cx.from);
+    let mut good = cx.exports.flavours(export, &cx.from);
     if !cx.server.config.kerberos {
         good = good.without_tickets();
     }

@@ -29,18 +29,18 @@ pub fn read_only(network: &str) -> ctl_rule {
     ctl_rule { read_only: true, ..rule(network) }
 }
 
-fn address(world: &World, host: &str) -> String {
+pub fn address(world: &World, host: &str) -> String {
     world.net.ip(host).to_string()
 }
 
-async fn exports(world: &World) -> ADMIN_EXPORTS_resok {
+pub async fn exports(world: &World) -> ADMIN_EXPORTS_resok {
     match ask(world, ADMIN_EXPORTS, &()).await {
         ADMIN_EXPORTS_res::CTL_OK(ok) => ok,
         other => panic!("{other:?}"),
     }
 }
 
-async fn change(
+pub async fn change(
     world: &World,
     action: ctl_export_action,
     path: &str,
@@ -73,7 +73,7 @@ fn closed(seed: u64, test: impl AsyncFn(World)) {
 }
 
 /// A client of the administrator's, with directories /p/q/one, /p/two and /other, open to all.
-async fn furnish(world: &World) -> Client {
+pub async fn furnish(world: &World) -> Client {
     let admin = world.client("admin").await;
     assert_eq!(address(world, "admin"), "10.0.0.3");
     for (parent, name) in [("/", "p"), ("/p", "q"), ("/p/q", "one"), ("/p", "two"), ("/", "other")] {
@@ -99,13 +99,13 @@ async fn names(client: &Client, path: &str) -> Vec<String> {
     listed(client, path, &[]).await.into_iter().map(|(name, _)| name).collect()
 }
 
-async fn status_at(client: &Client, path: &str, ops: &[nfs_argop4]) -> nfsstat4 {
+pub async fn status_at(client: &Client, path: &str, ops: &[nfs_argop4]) -> nfsstat4 {
     let mut all = walk(path);
     all.extend(ops.iter().cloned());
     client.status(all).await
 }
 
-async fn open_at(client: &Client, path: &str, name: &str) -> (nfs_fh4, stateid4) {
+pub async fn open_at(client: &Client, path: &str, name: &str) -> (nfs_fh4, stateid4) {
     let mut ops = walk(path);
     ops.extend([open_create(name, b"owner", BOTH, 0), getfh()]);
     opened(&client.ok(ops).await)

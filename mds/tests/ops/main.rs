@@ -22,6 +22,7 @@ mod away;
 mod bind_conn_to_session;
 mod callback;
 mod classes;
+mod client_names;
 mod compare;
 mod copy;
 mod create;

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use bytes::Bytes;
 use sluice_kv::Transaction;
 
+use super::client_names::ClientName;
 use super::{Row, decode_list, encode_list, get, list};
 use crate::codec::{Reader, Writer};
 use crate::error::FsError;
@@ -54,7 +55,7 @@ impl Network {
     }
 }
 
-fn bits(address: IpAddr) -> u128 {
+pub(super) fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
         IpAddr::V6(address) => address.to_bits(),
@@ -169,10 +170,10 @@ impl Flavours {
     }
 }
 
-/// What clients of one network may do.
+/// What some clients may do: those of a network, or of a name ([`ClientName`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
-    pub network: Network,
+pub struct Rule<C = Network> {
+    pub clients: C,
     pub read_only: bool,
     pub squash: Squash,
     pub anonymous_uid: u32,
@@ -183,11 +184,11 @@ pub struct Rule {
 /// uid and gid of nobody, by custom.
 pub const NOBODY: u32 = 65_534;
 
-impl Rule {
+impl<C> Rule<C> {
     /// What an administrator gets who says no more: read-write, root squashed.
-    pub fn new(network: Network) -> Self {
+    pub fn new(clients: C) -> Self {
         Self {
-            network,
+            clients,
             read_only: false,
             squash: Squash::Root,
             anonymous_uid: NOBODY,
@@ -196,13 +197,20 @@ impl Rule {
         }
     }
 
+    /// The same for others.
+    pub fn of<D>(&self, clients: D) -> Rule<D> {
+        let Self { read_only, squash, anonymous_uid, anonymous_gid, flavours, .. } = *self;
+        Rule { clients, read_only, squash, anonymous_uid, anonymous_gid, flavours }
+    }
+
     /// Not where no flavour is good: a hole in a wider network.
     pub fn lets_in(&self) -> bool {
         self.flavours != Flavours::NO_ACCESS
     }
 
+    /// All but for whom.
     fn encode(&self, w: &mut Writer) {
-        w.raw(&self.network.address.to_be_bytes()).u8(self.network.prefix).bool(self.read_only);
+        w.bool(self.read_only);
         w.u8(match self.squash {
             Squash::Root => 0,
             Squash::None => 1,
@@ -212,13 +220,9 @@ impl Rule {
         w.bool(self.flavours.sys).bool(self.flavours.none);
     }
 
-    fn decode(r: &mut Reader) -> Result<Self, FsError> {
-        let network = Network { address: u128::from_be_bytes(r.array()?), prefix: r.u8()? };
-        if network.prefix > 128 || network.address & !mask(network.prefix) != 0 {
-            return Err(r.corrupt());
-        }
+    fn decode(clients: C, r: &mut Reader) -> Result<Self, FsError> {
         Ok(Self {
-            network,
+            clients,
             read_only: r.bool()?,
             squash: match r.u8()? {
                 0 => Squash::Root,
@@ -233,6 +237,20 @@ impl Rule {
     }
 }
 
+impl Network {
+    fn encode(&self, w: &mut Writer) {
+        w.raw(&self.address.to_be_bytes()).u8(self.prefix);
+    }
+
+    fn decode(r: &mut Reader) -> Result<Self, FsError> {
+        let network = Self { address: u128::from_be_bytes(r.array()?), prefix: r.u8()? };
+        if network.prefix > 128 || network.address & !mask(network.prefix) != 0 {
+            return Err(r.corrupt());
+        }
+        Ok(network)
+    }
+}
+
 /// A directory that clients may mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
@@ -241,19 +259,31 @@ pub struct Export {
     /// Where clients find it: names and slashes from the root, without one at either end. Empty: the root.
     pub path: Bytes,
     pub root: InodeKey,
-    /// One for each network; none: nobody may use it.
+    /// One for each network; none, and none by name: nobody may use it.
     pub rules: Vec<Rule>,
+    /// One for each name.
+    pub named: Vec<Rule<ClientName>>,
 }
 
 impl Row for Export {
     const WHAT: &'static str = "export row";
-    const SCHEMA: u8 = WITH_TICKETS;
+    const SCHEMA: u8 = WITH_NAMES;
     fn encode(&self, w: &mut Writer) {
         w.u32(self.id).bytes(&self.path);
         self.root.encode(w);
-        encode_list(w, &self.rules, Rule::encode);
-        if self.takes_tickets() {
+        encode_list(w, &self.rules, |rule, w| {
+            rule.clients.encode(w);
+            rule.encode(w);
+        });
+        if self.schema() >= WITH_TICKETS {
             self.rules.iter().for_each(|rule| _ = w.u8(rule.flavours.tickets()));
+        }
+        if self.schema() >= WITH_NAMES {
+            encode_list(w, &self.named, |rule, w| {
+                rule.clients.encode(w);
+                rule.encode(w);
+                w.u8(rule.flavours.tickets());
+            });
         }
     }
     fn decode(r: &mut Reader) -> Result<Self, FsError> {
@@ -261,13 +291,14 @@ impl Row for Export {
             id: r.u32()?,
             path: r.bytes()?,
             root: InodeKey::decode(r)?,
-            rules: decode_list(r, Rule::decode)?,
+            rules: decode_list(r, |r| Rule::decode(Network::decode(r)?, r))?,
+            named: Vec::new(),
         })
     }
 
     fn to_bytes(&self) -> Bytes {
         let mut w = Writer::with_capacity(self.room());
-        w.u8(if self.takes_tickets() { WITH_TICKETS } else { PLAIN });
+        w.u8(self.schema());
         self.encode(&mut w);
         w.finish()
     }
@@ -276,10 +307,16 @@ impl Row for Export {
         let mut r = Reader::new(Self::WHAT, value);
         let schema = r.schema(Self::SCHEMA)?;
         let mut export = Self::decode(&mut r)?;
-        if schema == WITH_TICKETS {
+        if schema >= WITH_TICKETS {
             for rule in &mut export.rules {
                 rule.flavours = rule.flavours.with_tickets(r.u8()?);
             }
+        }
+        if schema >= WITH_NAMES {
+            export.named = decode_list(&mut r, |r| {
+                let rule = Rule::decode(ClientName::decode(r)?, r)?;
+                Ok(Rule { flavours: rule.flavours.with_tickets(r.u8()?), ..rule })
+            })?;
         }
         r.finish()?;
         Ok(export)
@@ -290,10 +327,23 @@ impl Row for Export {
 const PLAIN: u8 = 1;
 /// One of them does: such a release would let in whoever comes without one, or nobody, and refuses the store instead.
 const WITH_TICKETS: u8 = 2;
+/// One of them is by name: a release that knows none would lock these clients out, or let in whom they are locked out of, and
+/// refuses the store instead.
+const WITH_NAMES: u8 = 3;
 
 impl Export {
-    fn takes_tickets(&self) -> bool {
-        self.rules.iter().any(|rule| rule.flavours.has_tickets())
+    /// Bytes of its row: what the store takes of one value ends at 100,000.
+    pub fn size(&self) -> usize {
+        self.to_bytes().len()
+    }
+
+    /// The oldest version of the row that can say all of it.
+    fn schema(&self) -> u8 {
+        match self {
+            Self { named, .. } if !named.is_empty() => WITH_NAMES,
+            Self { rules, .. } if rules.iter().any(|rule| rule.flavours.has_tickets()) => WITH_TICKETS,
+            _ => PLAIN,
+        }
     }
 }
 
@@ -317,8 +367,48 @@ pub async fn exports(txn: &Transaction, after: Option<u32>, limit: usize) -> Res
 mod tests {
     use super::*;
 
+    use crate::stable_storage::Clients;
+
     fn network(text: &str) -> Network {
         text.parse().unwrap()
+    }
+
+    fn named(text: &str, addresses: &[&str]) -> Rule<ClientName> {
+        let Clients::Name(mut name) = text.parse().unwrap() else { panic!("{text}") };
+        if let ClientName::Host { addresses: known, .. } = &mut name {
+            *known = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        }
+        Rule { read_only: true, ..Rule::new(name) }
+    }
+
+    #[test]
+    fn what_older_releases_can_read_is_written_for_them_and_what_they_would_misread_is_not() {
+        let plain = Export {
+            id: 7,
+            path: "a/b".into(),
+            root: InodeKey::ROOT,
+            rules: vec![Rule::new(network("10.0.0.0/8"))],
+            named: Vec::new(),
+        };
+        let ticket = Rule { flavours: Flavours::ALL, ..plain.rules[0] };
+        let tickets = Export { rules: vec![ticket], ..plain.clone() };
+        let with = |named: Vec<_>| Export { named, ..tickets.clone() };
+        let names = with(vec![
+            named("client7.x", &["10.0.0.7", "2001:db8::7"]),
+            named("gone.x", &[]),
+            Rule { flavours: Flavours { krb5p: true, ..Flavours::NO_ACCESS }, ..named("*.x", &[]) },
+            named("@trusted", &[]),
+        ]);
+        for (row, schema) in [(&plain, 1), (&tickets, 2), (&names, 3)] {
+            let bytes = row.to_bytes();
+            assert_eq!((bytes[0], Export::from_bytes(bytes).unwrap()), (schema, row.clone()));
+        }
+        // As the releases before names and tickets wrote it.
+        assert_eq!(plain.to_bytes().len() + 1, tickets.to_bytes().len());
+        let mut corrupt = names.to_bytes().to_vec();
+        let at = corrupt.windows(9).position(|part| part == b"client7.x").unwrap();
+        corrupt[at] = b'/';
+        assert!(Export::from_bytes(corrupt.into()).is_err());
     }
 
     #[test]

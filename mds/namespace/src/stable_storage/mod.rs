@@ -4,6 +4,7 @@
 //! after a given one. Like everything in this crate they act inside the caller's transaction.
 
 mod balance;
+mod client_names;
 mod clients;
 mod drains;
 mod dumped;
@@ -18,6 +19,7 @@ use bytes::Bytes;
 use sluice_kv::{KeyRange, Transaction};
 
 pub use balance::{Balance, BalanceState, balance, put_balance};
+pub use client_names::{BadClients, ClientName, Clients, Pattern, host_name};
 pub use clients::{
     CallbackSecurity, Channel, ClientHost, ClientRecord, Implementation, ReplyRow, ServerRecord,
     SessionRecord, clear_client, clear_client_host, clear_session, client, client_hosts, clients, put_client,

@@ -206,6 +206,7 @@ async fn exports_policies_and_statistics() {
                     ..Rule::new("2001:db8::/32".parse().unwrap())
                 },
             ],
+            named: Vec::new(),
         };
         put(&w, |t| put_export(t, &export)).await;
         assert_eq!(w.read(async |t| stable_storage::export(t, id).await).await.unwrap(), Some(export));

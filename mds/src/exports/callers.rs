@@ -1,0 +1,397 @@
+//! Who calls: what is known of hosts by name, asked for when they come and every few minutes while they are there.
+//!
+//! ```text
+//! no entry ─ a call ─► asked for: the call waits, others too ─ told ─► told ─ no answer for an hour ─► not told
+//!                           └─ no answer for half a minute ─► not told: no access by names; asked for again
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use sluice_env::{Env, Monotonic};
+use sluice_state::ClientId;
+use tokio::sync::watch;
+
+use super::lookups::{PATIENCE, Told};
+use super::peer::{Origin, Peer, Who};
+use super::rules::same;
+use super::table::Table;
+use crate::dsctl::lockout;
+use crate::server::Mds;
+
+/// An answer is used for so long before it is asked for anew. What changes meanwhile is seen late by as much.
+pub(super) const FRESH: Duration = Duration::from_secs(300);
+/// A name service that is away: what it said last of a caller is used for so long.
+const USABLE: Duration = Duration::from_secs(3600);
+/// After a failure it is asked again no sooner than this.
+pub(super) const AGAIN: Duration = Duration::from_secs(30);
+/// The same while somebody waits to be let in.
+const SOON: Duration = Duration::from_secs(2);
+/// Who cannot be told for so long has no access by a name; until then he is told to come again.
+const DOUBT: Duration = Duration::from_secs(30);
+/// Who has not called for so long, and has no client, is forgotten.
+const IDLE: Duration = Duration::from_secs(900);
+/// Between two looks at them.
+pub(super) const TICK: Duration = Duration::from_secs(10);
+/// Callers that are remembered at most, some 500 bytes each with a few netgroups: an IPv6 network has room for more.
+const MOST: usize = 1 << 16;
+/// Between two looks for those who make way.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Questions begun at one look.
+const AT_ONE_LOOK: usize = 4096;
+
+/// Who is to come again: it is not known yet who he is.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NotYet;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Callers {
+    known: RwLock<BTreeMap<IpAddr, Entry>>,
+    /// When room was last made.
+    swept: Mutex<Option<Monotonic>>,
+}
+
+/// What is known of a caller.
+#[derive(Debug, Default)]
+struct Entry {
+    /// As it is judged.
+    peer: Arc<Peer>,
+    /// Its name, if it has one, and when that was told.
+    name: Option<(Option<String>, Monotonic)>,
+    netgroups: BTreeMap<String, (bool, Monotonic)>,
+    /// Since when something that matters is not told.
+    doubt: Option<Monotonic>,
+    /// No question before this.
+    not_before: Monotonic,
+    /// Ends when the question under way is over.
+    asking: Option<watch::Receiver<()>>,
+    /// It called since the last look.
+    used: AtomicBool,
+    last_used: Monotonic,
+    trouble: Option<String>,
+}
+
+impl Entry {
+    fn is_asked_for(&self) -> bool {
+        self.asking.as_ref().is_some_and(|over| over.has_changed().is_ok())
+    }
+
+    fn who(&self) -> Option<Who> {
+        let (name, _) = self.name.as_ref()?;
+        let netgroups = self.netgroups.iter().map(|(group, (is, _))| (group.clone(), *is)).collect();
+        Some(Who { name: name.clone(), netgroups })
+    }
+
+    fn is_told(&self, netgroups: &BTreeSet<String>) -> bool {
+        self.name.is_some() && netgroups.iter().all(|group| self.netgroups.contains_key(group))
+    }
+
+    /// All that matters was told no longer ago than this.
+    fn is_fresh(&self, netgroups: &BTreeSet<String>, now: Monotonic) -> bool {
+        let fresh = |when: Monotonic| now - when < FRESH;
+        let has = |group: &String| self.netgroups.get(group).is_some_and(|(_, when)| fresh(*when));
+        self.name.as_ref().is_some_and(|(_, when)| fresh(*when)) && netgroups.iter().all(has)
+    }
+
+    /// What was told too long ago is not known any more; whether there was such.
+    fn forget(&mut self, now: Monotonic) -> bool {
+        let usable = |when: Monotonic| now - when < USABLE;
+        let before = self.netgroups.len();
+        self.netgroups.retain(|_, (_, when)| usable(*when));
+        let name_ended = self.name.as_ref().is_some_and(|(_, when)| !usable(*when));
+        if name_ended {
+            self.name = None;
+        }
+        name_ended || self.netgroups.len() < before
+    }
+}
+
+impl Callers {
+    /// How a caller is judged by a table of exports, if that is known.
+    fn judged(&self, address: IpAddr, version: u64) -> Option<Arc<Peer>> {
+        let known = self.known.read();
+        let entry = known.get(&address).filter(|entry| entry.peer.is_of(version))?;
+        // Many processors have it in their caches.
+        if !entry.used.load(Ordering::Relaxed) {
+            entry.used.store(true, Ordering::Relaxed);
+        }
+        Some(Arc::clone(&entry.peer))
+    }
+
+    /// How it was judged last.
+    fn peer(&self, address: IpAddr) -> Option<Arc<Peer>> {
+        self.known.read().get(&address.to_canonical()).map(|entry| Arc::clone(&entry.peer))
+    }
+
+    /// Judges a caller by a table, if it is told who he is, or was not for too long.
+    fn judge(&self, address: IpAddr, table: &Table, now: Monotonic) -> Result<Option<Arc<Peer>>, NotYet> {
+        let netgroups = table.netgroups();
+        let mut known = self.known.write();
+        // Nobody is remembered beside so many.
+        let Some(entry) = known.get_mut(&address) else { return Ok(None) };
+        match entry.doubt {
+            _ if entry.is_told(&netgroups) => entry.doubt = None,
+            Some(since) if now - since >= DOUBT => {}
+            _ => return Err(NotYet),
+        }
+        entry.peer = Arc::new(Peer::new(entry.who(), table));
+        Ok(Some(Arc::clone(&entry.peer)))
+    }
+
+    /// All of them are judged by another table, but those of whom more must be asked.
+    pub(super) fn judge_anew(&self, table: &Table) {
+        let netgroups = table.netgroups();
+        for entry in self.known.write().values_mut().filter(|entry| entry.is_told(&netgroups)) {
+            entry.peer = Arc::new(Peer::new(entry.who(), table));
+        }
+    }
+
+    /// What is known is how the caller is judged from now on; how before and how now.
+    fn replace(&self, address: IpAddr, table: &Table) -> Option<(Arc<Peer>, Arc<Peer>)> {
+        let mut known = self.known.write();
+        let entry = known.get_mut(&address)?;
+        let now = Arc::new(Peer::new(entry.who(), table));
+        Some((std::mem::replace(&mut entry.peer, Arc::clone(&now)), now))
+    }
+
+    /// Everybody who is remembered, in order.
+    pub(super) fn all(&self) -> Vec<IpAddr> {
+        self.known.read().keys().copied().collect()
+    }
+
+    /// Of those remembered, for people: name, netgroups, seconds since it was told, what is in the way.
+    pub(crate) fn shown(&self, now: Monotonic) -> Vec<(IpAddr, Option<Who>, Option<u64>, Option<String>)> {
+        let known = self.known.read();
+        let one = |(address, entry): (&IpAddr, &Entry)| {
+            let age = entry.name.as_ref().map(|(_, when)| (now - *when).as_secs());
+            (*address, entry.who(), age, entry.trouble.clone())
+        };
+        known.iter().map(one).collect()
+    }
+
+    fn clear(&self) {
+        if !self.known.read().is_empty() {
+            self.known.write().clear();
+        }
+    }
+}
+
+impl Mds {
+    /// What is known now of whoever calls from an address.
+    pub(crate) fn origin(&self, address: IpAddr) -> Origin {
+        Origin { address, peer: self.callers.peer(address) }
+    }
+
+    /// The exports that hold now, and what is known of a caller that matters for them. Waits for a name service, at first.
+    ///
+    /// # Errors
+    /// That does not answer.
+    pub(crate) async fn caller(self: &Arc<Self>, address: IpAddr) -> Result<(Arc<Table>, Origin), NotYet> {
+        let table = self.exports.now();
+        if !table.asks() || !self.lookups.can() {
+            return Ok((table, Origin::address(address)));
+        }
+        if let Some(peer) = self.callers.judged(address.to_canonical(), table.version()) {
+            return Ok((table, Origin { address, peer: Some(peer) }));
+        }
+        Box::pin(self.introduced(table, address)).await
+    }
+
+    async fn introduced(
+        self: &Arc<Self>,
+        table: Arc<Table>,
+        address: IpAddr,
+    ) -> Result<(Arc<Table>, Origin), NotYet> {
+        let caller = address.to_canonical();
+        if let Some(mut over) = self.ask_about(caller, table.netgroups(), false) {
+            // It never says anything: it ends.
+            drop(self.env.clock.timeout(PATIENCE, over.changed()).await);
+        }
+        let peer = self.callers.judge(caller, &table, self.env.clock.now())?;
+        Ok((table, Origin { address, peer }))
+    }
+
+    /// The end of a question about a caller, which is begun unless one is under way, or unless all is told already and it is not
+    /// `anew`. `None`: there is none, one has just failed, or there are too many.
+    fn ask_about(
+        self: &Arc<Self>,
+        address: IpAddr,
+        netgroups: BTreeSet<String>,
+        anew: bool,
+    ) -> Option<watch::Receiver<()>> {
+        let now = self.env.clock.now();
+        let (done, over) = watch::channel(());
+        {
+            let mut known = self.callers.known.write();
+            if known.len() >= MOST && !known.contains_key(&address) {
+                let mut swept = self.callers.swept.lock();
+                if swept.is_none_or(|last| now - last >= SWEEP) {
+                    *swept = Some(now);
+                    // Those of whom nobody can tell anything.
+                    known.retain(|_, entry| entry.name.is_some() || entry.is_asked_for());
+                }
+                if known.len() >= MOST {
+                    return None;
+                }
+            }
+            let entry = known.entry(address).or_insert_with(|| Entry { last_used: now, ..Entry::default() });
+            if !entry.is_told(&netgroups) {
+                entry.doubt.get_or_insert(now);
+            } else if !anew {
+                return None;
+            }
+            if entry.is_asked_for() {
+                return entry.asking.clone();
+            }
+            if now < entry.not_before {
+                return None;
+            }
+            entry.asking = Some(over.clone());
+        }
+        let mds = Arc::clone(self);
+        self.spawn(async move {
+            let told = mds.lookups.caller(&mds.env, address, netgroups.into_iter().collect()).await;
+            mds.told(address, told).await;
+            drop(done);
+        });
+        Some(over)
+    }
+
+    /// Takes an answer in.
+    async fn told(self: &Arc<Self>, address: IpAddr, told: std::io::Result<Told>) {
+        let (now, table) = (self.env.clock.now(), self.exports.now());
+        let is_other = {
+            let mut known = self.callers.known.write();
+            let Some(entry) = known.get_mut(&address) else { return };
+            let before = entry.trouble.take();
+            entry.asking = None;
+            match told {
+                Ok(told) => {
+                    entry.name = Some((told.name, now));
+                    for (group, is) in told.netgroups {
+                        match is {
+                            Ok(is) => _ = entry.netgroups.insert(group, (is, now)),
+                            Err(error) => entry.trouble = Some(format!("@{group}: {error}")),
+                        }
+                    }
+                }
+                Err(error) => entry.trouble = Some(error.to_string()),
+            }
+            let in_doubt = entry.doubt.is_some_and(|since| now - since < DOUBT);
+            if let Some(trouble) = &entry.trouble {
+                entry.not_before = now + if in_doubt { SOON } else { AGAIN };
+                if before.is_none() {
+                    let known = entry.name.is_some();
+                    tracing::warn!(
+                        %address,
+                        trouble,
+                        known,
+                        "a client cannot be looked up by name: what is known of it holds for an hour. Is the name service of this host up?"
+                    );
+                }
+            }
+            match entry.peer.who.is_some() {
+                true => entry.peer.who != entry.who(),
+                false => {
+                    if entry.is_told(&table.netgroups()) {
+                        (entry.doubt, entry.peer) = (None, Arc::new(Peer::new(entry.who(), &table)));
+                    }
+                    false
+                }
+            }
+        };
+        if is_other {
+            self.known_otherwise(address).await;
+        }
+    }
+
+    /// A caller is another one by name than it was: what it may not have any more is taken back, as when exports change.
+    async fn known_otherwise(self: &Arc<Self>, address: IpAddr) {
+        // One after the other: what a change of exports takes away from whom a caller was, and what is taken away from whom he is.
+        let _changing = self.exports.changing.lock().await;
+        let table = self.exports.now();
+        let Some((was, is)) = self.callers.replace(address, &table) else { return };
+        tracing::info!(%address, was = ?was.who, is = ?is.who, "a client is another one by name");
+        let [was, is] = [was, is].map(|peer| Origin { address, peer: Some(peer) });
+        let less: BTreeSet<u32> =
+            table.all().map(|export| export.id).filter(|id| table.narrows(&table, *id, &was, &is)).collect();
+        if less.is_empty() {
+            return;
+        }
+        for entry in self.files.all() {
+            self.take_back(&entry, |client, export| less.contains(&export) && self.is_at(client, address));
+        }
+        let clients = self.client_infos().into_iter().filter(|info| info.confirmed).map(|info| info.id);
+        lockout::locked_out(self, clients.filter(|client| self.is_at(*client, address)).collect());
+    }
+
+    /// Whether a client calls from an address, or could when it comes back.
+    fn is_at(&self, client: ClientId, address: IpAddr) -> bool {
+        match self.client_address(client) {
+            Some(from) => same(from, address),
+            None => self.clients.sessions_of(client).iter().all(|session| session.may_be_from(address)),
+        }
+    }
+
+    /// Asks about everybody who is remembered, and waits for the answers, but not for long.
+    pub(super) async fn ask_about_all(self: &Arc<Self>, netgroups: &BTreeSet<String>) {
+        let all = self.callers.all();
+        let begin = |address: &IpAddr| self.ask_about(*address, netgroups.clone(), true);
+        let over: Vec<_> = all.iter().filter_map(begin).collect();
+        let wait = async {
+            for mut over in over {
+                let _ = over.changed().await;
+            }
+        };
+        let _ = self.env.clock.timeout(PATIENCE, wait).await;
+    }
+
+    /// Looks for those to ask about anew, and those to forget.
+    pub(super) async fn look_at_callers(self: &Arc<Self>, table: &Table) {
+        if !table.asks() {
+            return self.callers.clear();
+        }
+        let (now, netgroups) = (self.env.clock.now(), table.netgroups());
+        let infos = self.client_infos();
+        let here: BTreeSet<IpAddr> = infos.iter().filter_map(|info| self.client_address(info.id)).collect();
+        let here: BTreeSet<IpAddr> = here.into_iter().map(|address| address.to_canonical()).collect();
+        let (mut ended, mut due) = (Vec::new(), Vec::new());
+        self.callers.known.write().retain(|address, entry| {
+            if std::mem::take(entry.used.get_mut()) {
+                entry.last_used = now;
+            }
+            if now - entry.last_used >= IDLE && !here.contains(address) && !entry.is_asked_for() {
+                return false;
+            }
+            if entry.forget(now) {
+                ended.push(*address);
+            }
+            if !entry.is_fresh(&netgroups, now) && due.len() < AT_ONE_LOOK {
+                due.push(*address);
+            }
+            true
+        });
+        for address in ended {
+            self.known_otherwise(address).await;
+        }
+        for address in due {
+            drop(self.ask_about(address, netgroups.clone(), true));
+        }
+    }
+}
+
+/// Runs for the life of the server.
+pub(crate) async fn run(mds: Arc<Mds>) {
+    let env: Env = mds.env.clone();
+    loop {
+        env.clock.sleep(TICK).await;
+        let table = mds.exports.now();
+        mds.look_at_hosts(&table).await;
+        mds.look_at_callers(&mds.exports.now()).await;
+    }
+}
