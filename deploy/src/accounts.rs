@@ -3,8 +3,11 @@
 use std::ffi::CString;
 use std::io;
 
-use nix::unistd::{Gid, Uid, User, getgrouplist};
+use nix::errno::Errno;
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use sluice_mds::Accounts;
+
+use crate::quotas::getent;
 
 /// This host.
 #[derive(Debug)]
@@ -14,6 +17,23 @@ impl Accounts for Host {
     fn groups(&self, uid: u32) -> io::Result<Option<Vec<u32>>> {
         User::from_uid(Uid::from_raw(uid))?.map(|user| groups(&user)).transpose()
     }
+
+    fn user(&self, name: &str) -> io::Result<Option<u32>> {
+        Ok(User::from_name(name)?.map(|user| user.uid.as_raw()))
+    }
+
+    fn group(&self, name: &str) -> io::Result<Option<u32>> {
+        match Group::from_name(name) {
+            // All its members come with it, and for those of the largest there is too little room.
+            Err(Errno::ERANGE) => Ok(listed(name)),
+            found => Ok(found?.map(|group| group.gid.as_raw())),
+        }
+    }
+}
+
+/// The number of a group, by the command that has room for any.
+fn listed(group: &str) -> Option<u32> {
+    getent("group", &[group.to_owned()]).first()?.get(2)?.parse().ok()
 }
 
 /// Numbers of all groups that the user is in, the primary one first.
@@ -32,5 +52,10 @@ mod tests {
         assert!(root.contains(&0), "{root:?}");
         // Nobody has this number, and a host without a directory service can say so.
         assert_eq!(Host.groups(0xfff0_1234).unwrap(), None);
+        assert_eq!((Host.user("root").unwrap(), Host.group("root").unwrap()), (Some(0), Some(0)));
+        assert_eq!((listed("root"), listed("nobody-has-this-name")), (Some(0), None));
+        for nobody in ["nobody-has-this-name", "a\0b", ""] {
+            assert_eq!((Host.user(nobody).unwrap(), Host.group(nobody).unwrap()), (None, None), "{nobody:?}");
+        }
     }
 }

@@ -476,6 +476,10 @@ pub(crate) struct Tuning {
     /// Who knows which groups a user is in. A client can tell of 16
     #[arg(long, value_enum, value_name = "WHO", default_value_t = Groups::Client)]
     pub(crate) groups: Groups,
+    /// Owners may be given by name: NAME@DOMAIN is the user or group NAME of the metadata server's host. DOMAIN as in clients'
+    /// idmapd.conf [default: with Kerberos the keytab's realm in lower case, else none]
+    #[arg(long, value_name = "DOMAIN", value_parser = domain)]
+    pub(crate) owner_domain: Option<String>,
     /// Memory for metadata that was read or written lately, in MiB, where it is in the data directory
     /// [default: three sixteenths of what the server may use, 320 at least, 24576 at most]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
@@ -675,6 +679,18 @@ pub(crate) enum Layout {
         #[arg(long)]
         json: bool,
     },
+}
+
+fn domain(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if !(1..=253).contains(&text.len())
+        || !text.chars().all(fits)
+        || text.starts_with('.')
+        || text.ends_with('.')
+    {
+        return Err("a domain such as example.com, without an @".to_owned());
+    }
+    Ok(text.to_owned())
 }
 
 fn inline(text: &str) -> Result<u32, String> {

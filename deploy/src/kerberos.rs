@@ -23,12 +23,23 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Questions to it that may be open at once; beyond it nobody is asked.
 const OPEN: usize = 16;
 
+/// Clients are known by their tickets.
+#[derive(Debug)]
+pub(crate) struct Tickets {
+    pub(crate) gss: Arc<Gss>,
+    /// Of this server's key.
+    pub(crate) realm: Option<String>,
+}
+
 /// Who knows clients by their tickets, if that is wanted.
 ///
 /// # Errors
 /// There is no library, or no key.
-pub(crate) fn begin(env: &Env, options: &cli::Kerberos) -> Result<Option<Arc<Gss>>> {
-    Ok(open(options)?.map(|krb5| Gss::new(env.clone(), Arc::new(krb5), contexts(memory::limit()))))
+pub(crate) fn begin(env: &Env, options: &cli::Kerberos) -> Result<Option<Tickets>> {
+    Ok(open(options)?.map(|krb5| Tickets {
+        realm: krb5.realm(),
+        gss: Gss::new(env.clone(), Arc::new(krb5), contexts(memory::limit())),
+    }))
 }
 
 /// Whether a start with these options would find what it needs.

@@ -9,12 +9,13 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use sluice_env::Env;
 use sluice_kv::Database;
-use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Rule, Squash};
+use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Owners, Rule, Squash};
 use sluice_namespace::LayoutPolicy;
-use sluice_rpc::{Gss, Keyring, Limits, Listener, Server, Share, Tcp, Tls, Transport};
+use sluice_rpc::{Keyring, Limits, Listener, Server, Share, Tcp, Tls, Transport};
 use tokio::sync::Notify;
 
 use crate::accounts::Host;
+use crate::kerberos::Tickets;
 use crate::metrics::mds::{MdsSource, Waiting};
 use crate::store::Place;
 use crate::{
@@ -34,7 +35,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let env = Env::system();
     let mut keys = keys::follow(&key_file(&options))?;
     let mut certificate = certificates::follow(&options.tls)?;
-    let gss = kerberos::begin(&env, &options.kerberos)?;
+    let tickets = kerberos::begin(&env, &options.kerberos)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let cache = cache(options.tuning.metadata_cache, memory::limit());
     let waits = Arc::new(Notify::new());
@@ -61,7 +62,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     if let Some(certificate) = certificate {
         tokio::spawn(certificate.on());
     }
-    let begun = begin(&env, &transport, &place, &db, (&options, keys.ring(), tls, gss)).await;
+    let begun = begin(&env, &transport, &place, &db, (&options, keys.ring(), tls, tickets)).await;
     let server = match begun {
         Ok((mds, server)) => {
             source.serves(MdsSource { mds, server: Arc::clone(&server) });
@@ -121,21 +122,26 @@ async fn begin(
     transport: &Arc<dyn Transport>,
     place: &Place,
     db: &Database,
-    (options, keys, tls, gss): (&cli::Mds, Keyring, Option<Tls>, Option<Arc<Gss>>),
+    (options, keys, tls, tickets): (&cli::Mds, Keyring, Option<Tls>, Option<Tickets>),
 ) -> Result<(Arc<Mds>, Arc<Server>)> {
     place.check_room(env, db).await?;
     look_inside(place, db, options).await?;
     let listener = listen(&**transport, options).await?;
     // Who does not let clients speak in clear does not pass on what they said so.
     let sealed = tls.as_ref().map(|_| keys.clone());
-    let config = Config { sealed, kerberos: gss.is_some(), ..config(&options.tuning) };
+    let realm = tickets.as_ref().and_then(|tickets| tickets.realm.as_deref());
+    let owners = owners(options.tuning.owner_domain.as_deref(), realm);
+    if let Some(Owners { domain, .. }) = &owners {
+        tracing::info!(domain, "clients may name owners by this host's accounts");
+    }
+    let config = Config { sealed, kerberos: tickets.is_some(), owners, ..config(&options.tuning) };
     let mds = Mds::start(env.clone(), Arc::clone(transport), db.clone(), config).await?;
     let most = env.process.descriptors().most;
     let limits = limits(memory::limit()).within(most, DESCRIPTORS.min(most / 2));
     let server = Server::new(env.clone(), Arc::clone(transport), limits, mds.plain_programs());
     let server =
         server.with_secure(keys, mds.secure_programs()).with_monitors(mds.monitor_programs()).with_tls(tls);
-    let server = server.with_gss(gss);
+    let server = server.with_gss(tickets.map(|tickets| tickets.gss));
     let server = Arc::new(server);
     tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
     tell_exports(&mds, options);
@@ -255,6 +261,12 @@ fn config(tuning: &cli::Tuning) -> Config {
     }
 }
 
+/// Whose names clients may use: of the domain that is `given`, or, where tickets are taken, of the realm as it is customary.
+fn owners(given: Option<&str>, realm: Option<&str>) -> Option<Owners> {
+    let domain = given.map(str::to_owned).or_else(|| realm.map(str::to_ascii_lowercase))?;
+    Some(Owners { domain, accounts: Arc::new(Host) })
+}
+
 /// Says who may mount what: an administrator whose clients are refused looks here first.
 fn tell_exports(mds: &Mds, options: &cli::Mds) {
     let exports = mds.exports();
@@ -294,6 +306,16 @@ fn root_export(tuning: &cli::Tuning) -> Vec<Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_of_the_domain_that_is_given_or_of_the_realm() {
+        let domain = |given, realm| owners(given, realm).map(|owners| owners.domain);
+        assert_eq!(domain(None, None), None);
+        assert_eq!(domain(None, Some("EXAMPLE.COM")).as_deref(), Some("example.com"));
+        for realm in [None, Some("EXAMPLE.COM")] {
+            assert_eq!(domain(Some("lab.example.org"), realm).as_deref(), Some("lab.example.org"));
+        }
+    }
 
     #[test]
     fn memory_for_metadata_follows_the_machine() {

@@ -138,6 +138,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
     if !allow.is_empty() {
         arguments.extend(["--allow".to_owned(), allow.join(",")]);
     }
+    arguments.extend(tuning.owner_domain.iter().map(|domain| format!("--owner-domain={domain}")));
     arguments.extend(tuning.metadata_cache.map(|mib| format!("--metadata-cache={mib}")));
     arguments.extend(tuning.root_squash.then(|| "--root-squash".to_owned()));
     arguments.extend(tuning.no_layouts.then(|| "--no-layouts".to_owned()));
@@ -428,6 +429,7 @@ mod tests {
             "--delegation-quiet=3",
             "--names=utf8",
             "--groups=host",
+            "--owner-domain=example.com",
             "--mirrors=2",
             "--metadata-cache=500",
             "--no-layouts",

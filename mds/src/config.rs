@@ -10,8 +10,9 @@ use sluice_state::client::ClientsConfig;
 use sluice_state::file::Policy;
 use sluice_state::pressure::Bound;
 
+use crate::accounts::Accounts;
 use crate::exports::Resolver;
-use crate::groups::Accounts;
+use crate::owners::Owners;
 
 /// Settings of a metadata server. [`Config::default`] suits `sluice up`.
 #[derive(Clone, Debug)]
@@ -55,6 +56,8 @@ pub struct Config {
     pub accounts: Option<Arc<dyn Accounts>>,
     /// Who knows hosts by name, for exports; `None`: nobody, and no export may have rules by name.
     pub resolver: Option<Arc<dyn Resolver>>,
+    /// Whose names clients may use for owners; `None`: they give numbers.
+    pub owners: Option<Owners>,
     /// Names that clients may use.
     pub names: Names,
     /// Policy of a new file system's root, and how many mirrors a policy has that does not say. What exists keeps the policy
@@ -146,6 +149,7 @@ impl Default for Config {
             delegation_quiet: Duration::from_secs(30),
             accounts: None,
             resolver: None,
+            owners: None,
             names: Names::Any,
             limits: Limits::default(),
             policy: LayoutPolicy::OF_NEW_FILE_SYSTEMS,

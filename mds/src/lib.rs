@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `program` | NFS4_PROGRAM: NULL and COMPOUND |
 //! | `compound` | the loop, the operation table, what an operation is given |
-//! | `groups` | groups of callers, where this host and not the client knows them |
+//! | `accounts`, `groups`, `owners` | what this host's directory service says: groups of callers, where not the client knows them; owners by name |
 //! | `exports` | what clients may mount, and who may do what there |
 //! | `ops` | one file per operation |
 //! | `attr` | fattr4 to and from inodes |
@@ -18,6 +18,7 @@
 //! | `admin` | the command line's questions |
 //! | `metrics` | what is counted |
 
+mod accounts;
 mod admin;
 mod attr;
 mod callback;
@@ -34,6 +35,7 @@ mod groups;
 mod layout;
 mod metrics;
 mod ops;
+mod owners;
 mod path;
 mod pressure;
 mod program;
@@ -43,12 +45,13 @@ mod reaper;
 mod server;
 mod transact;
 
+pub use accounts::Accounts;
 pub use config::{Config, Delegations, Limits, Names};
 pub use exports::{ExportSummary, Resolver};
-pub use groups::Accounts;
 pub use metrics::{
     BUCKETS, BalanceStatistics, DataServerStatistics, OperationSnapshot, QuotaStatistics, Statistics,
 };
+pub use owners::Owners;
 pub use server::{Mds, StartError};
 pub use sluice_namespace::stable_storage::{
     BadClients, ClientName, Clients, Flavours, NOBODY, Network, Rule, Squash,

@@ -43,6 +43,7 @@ use crate::layout::mirrors::Changes;
 use crate::layout::reason::Proxied;
 use crate::layout::reports::Reports;
 use crate::metrics::Metrics;
+use crate::owners::Names;
 use crate::program::Nfs4;
 use crate::pulse::Pulse;
 use crate::quota::Quotas;
@@ -82,6 +83,8 @@ pub struct Mds {
     pub(crate) callers: Callers,
     pub(crate) hosts: Hosts,
     pub(crate) groups: Groups,
+    /// Of owners.
+    pub(crate) names: Names,
     /// What clients say about data servers.
     pub(crate) reports: Reports,
     /// What went through this server, and why.
@@ -198,6 +201,7 @@ impl Mds {
             commits: Commits::default(),
             copies: Copies::default(),
             groups: Groups::new(config.accounts.clone()),
+            names: Names::new(config.owners.clone()),
             quotas: Quotas::load(&db, &namespace).await?,
             notices: Notices::default(),
             metrics: Metrics::default(),

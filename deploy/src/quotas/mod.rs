@@ -314,7 +314,7 @@ fn names(quotas: &[ctl_quota]) -> Names {
 }
 
 /// Lines of a database of this host, in their fields; none where there is no such command.
-fn getent(database: &str, keys: &[String]) -> Vec<Vec<String>> {
+pub(crate) fn getent(database: &str, keys: &[String]) -> Vec<Vec<String>> {
     let Ok(out) = Command::new("getent").arg(database).arg("--").args(keys).output() else {
         return Vec::new();
     };

@@ -39,6 +39,9 @@ pub(crate) fn from_dacl(wire: &nfsacl41) -> Result<Acl, nfsstat4> {
 }
 
 fn list(aces: &[nfsace4], kept: Inheritance) -> Result<Acl, nfsstat4> {
+    if aces.len() > Acl::MOST {
+        return Err(nfsstat4::NFS4ERR_NOSPC);
+    }
     let aces = aces.iter().map(|wire| ace(wire, kept)).collect::<Result<Vec<_>, _>>()?;
     Acl::new(aces).map_err(|error| fs_status(&error))
 }

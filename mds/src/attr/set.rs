@@ -20,11 +20,26 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Reads and judges `from`.
+    /// Reads and judges `from`, in which owners may be named: who they are this host is asked.
+    ///
+    /// # Errors
+    /// As [`Wanted::decode`]; DELAY while the host cannot tell.
+    pub(crate) async fn read(mds: &Mds, minor: u32, from: &fattr4) -> Result<Self, nfsstat4> {
+        match Self::decode(mds, minor, from) {
+            // Nobody is asked for what is refused anyhow, nor where all are numbers.
+            Err(nfsstat4::NFS4ERR_BADOWNER) => {
+                let numbered = Box::pin(mds.names.numbered(&mds.env, from)).await?;
+                Self::decode(mds, minor, &numbered)
+            }
+            judged => judged,
+        }
+    }
+
+    /// Reads and judges `from`, with owners in numbers.
     ///
     /// # Errors
     /// ATTRNOTSUPP, INVAL (read-only, or a value out of range), BADXDR, BADOWNER, FBIG.
-    pub(crate) fn decode(mds: &Mds, minor: u32, from: &fattr4) -> Result<Self, nfsstat4> {
+    fn decode(mds: &Mds, minor: u32, from: &fattr4) -> Result<Self, nfsstat4> {
         let supported = get::supported(mds, minor);
         // §18.30.3: what is not supported comes before what may not be set.
         if !from.attrmask.without(supported).is_empty() {
@@ -115,8 +130,7 @@ fn mode(bits: u32) -> Result<u16, nfsstat4> {
     u16::try_from(bits).ok().filter(|mode| *mode <= 0o7777).ok_or(nfsstat4::NFS4ERR_INVAL)
 }
 
-/// A number in text: what clients with AUTH_SYS send (RFC 8881 §5.9). Names belong to a directory service
-/// that this server does not ask.
+/// A number in text: what clients with AUTH_SYS send (RFC 8881 §5.9). BADOWNER: it may be a name (crate::owners).
 pub(super) fn id(owner: &[u8]) -> Result<u32, nfsstat4> {
     let text = std::str::from_utf8(owner).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
     if text.is_empty() {

@@ -53,6 +53,7 @@ mod monitor;
 mod names;
 mod notsupp;
 mod open;
+mod owners;
 mod persistence;
 mod pressure;
 mod quota;

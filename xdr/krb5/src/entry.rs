@@ -107,6 +107,7 @@ macro_rules! api {
 
 api! {
     acquire_cred_from: "gss_acquire_cred_from", fn(*mut u32, Handle, u32, *const c_void, c_int, *const CredentialStore, *mut Handle, *mut *mut c_void, *mut u32);
+    inquire_cred: "gss_inquire_cred", fn(*mut u32, Handle, *mut Handle, *mut u32, *mut c_int, *mut *mut c_void);
     release_cred: "gss_release_cred", fn(*mut u32, *mut Handle);
     accept_sec_context: "gss_accept_sec_context", fn(*mut u32, *mut Handle, Handle, *const Buffer, *const c_void, *mut Handle, *mut *mut c_void, *mut Buffer, *mut u32, *mut u32, *mut Handle);
     delete_sec_context: "gss_delete_sec_context", fn(*mut u32, *mut Handle, *mut Buffer);

@@ -105,6 +105,29 @@ impl Krb5 {
         Ok(Self { api, credential, keytab: keytab.to_owned(), users })
     }
 
+    /// The realm of the keytab's first key, `EXAMPLE.COM`; `None` if the library does not say.
+    pub fn realm(&self) -> Option<String> {
+        let (mut minor, mut name) = (0, Handle::none());
+        // SAFETY: all pointers are to values that outlive the call, and the credential is only read; what may be left out is
+        // null (RFC 2744 §5.21).
+        let major = unsafe {
+            (self.api.inquire_cred)(
+                &mut minor,
+                self.credential,
+                &mut name,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+        let name = names::Name::new(&self.api, name);
+        if failed(major) {
+            return None;
+        }
+        let principal = name.principal().ok()?;
+        principal.rsplit_once('@').map(|(_, realm)| realm.to_owned()).filter(|realm| !realm.is_empty())
+    }
+
     fn rejected(&self, major: u32, minor: u32, token: Bytes) -> Box<Rejected> {
         let why = names::why(&self.api, major, minor);
         Box::new(Rejected { major, minor, token, why: format!("{why} (keytab {})", self.keytab.display()) })
@@ -183,6 +206,30 @@ mod tests {
     fn another_library_is_none() {
         let error = open(Path::new("/etc/krb5.keytab"), Some(Path::new("libc.so.6")));
         assert!(error.starts_with("libc.so.6 is not MIT's GSS-API library: "), "{error}");
+    }
+
+    /// A keytab with one key, of no use: nfs/nas.example.com@EXAMPLE.COM (MIT's format 0x0502).
+    fn keytab() -> Vec<u8> {
+        let counted = |text: &[u8]| [&u16::try_from(text.len()).unwrap().to_be_bytes()[..], text].concat();
+        let mut entry = 2_u16.to_be_bytes().to_vec();
+        entry.extend([&b"EXAMPLE.COM"[..], b"nfs", b"nas.example.com"].into_iter().flat_map(counted));
+        // KRB5_NT_SRV_HST, a time, and the number of the key.
+        entry.extend([&3_u32.to_be_bytes()[..], &1_u32.to_be_bytes(), &[1]].concat());
+        // aes256-cts-hmac-sha1-96
+        entry.extend([&18_u16.to_be_bytes()[..], &counted(&[7; 32])].concat());
+        [&[5, 2][..], &u32::try_from(entry.len()).unwrap().to_be_bytes(), &entry].concat()
+    }
+
+    #[test]
+    fn the_realm_is_that_of_the_keytab() {
+        if let Err(error) = Api::load(Path::new(LIBRARY)) {
+            eprintln!("NOT RUN: {error}");
+            return;
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), keytab()).unwrap();
+        let krb5 = Krb5::open(file.path(), None, Arc::new(|_| Ok(None))).unwrap();
+        assert_eq!(krb5.realm().as_deref(), Some("EXAMPLE.COM"));
     }
 
     #[test]

@@ -183,6 +183,9 @@ const FOR_MODE: usize = 8;
 const MAX_STORED: usize = 2 * (MAX_EACH + FOR_MODE);
 
 impl Acl {
+    /// Entries that a list may be wanted with, however they are.
+    pub const MOST: usize = 2 * MAX_EACH + FOR_MODE;
+
     /// A list as somebody wants it.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ pub(in crate::ops) async fn create(
     access: Access,
 ) -> Result<Subject, OpError> {
     let name = cx.name(component)?;
-    let plan = plan(cx, how)?;
+    let plan = pin!(plan(cx, how)).await?;
     let directory = cx.current()?.inode;
     // What could not be opened is not made: the client's next try would find it, which is EXIST to a guarded one, and
     // be judged by its mode.
@@ -116,17 +116,16 @@ fn asks(cx: &Context, access: Access) -> bool {
     access.writes() && cx.server.config.layouts && cx.session.as_ref().is_some_and(wants)
 }
 
-fn plan(cx: &Context, how: &createhow4) -> Result<Plan, OpError> {
-    let decode = |attributes| Wanted::decode(&cx.server, cx.minor, attributes);
+async fn plan(cx: &Context, how: &createhow4) -> Result<Plan, OpError> {
     Ok(match how {
         createhow4::UNCHECKED4(attributes) => Plan {
             mode: CreateMode::Unchecked,
-            wanted: decode(attributes)?,
+            wanted: Wanted::read(&cx.server, cx.minor, attributes).await?,
             default_mode: NewMode::Default(0o644),
         },
         createhow4::GUARDED4(attributes) => Plan {
             mode: CreateMode::Guarded,
-            wanted: decode(attributes)?,
+            wanted: Wanted::read(&cx.server, cx.minor, attributes).await?,
             default_mode: NewMode::Default(0o644),
         },
         createhow4::EXCLUSIVE4(verifier) => Plan {
@@ -137,7 +136,7 @@ fn plan(cx: &Context, how: &createhow4) -> Result<Plan, OpError> {
         },
         createhow4::EXCLUSIVE4_1(both) => Plan {
             mode: CreateMode::Exclusive(both.cva_verf.0),
-            wanted: decode(&both.cva_attrs)?,
+            wanted: Wanted::read(&cx.server, cx.minor, &both.cva_attrs).await?,
             default_mode: NewMode::Default(0o644),
         },
     })
