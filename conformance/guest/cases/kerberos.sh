@@ -1,4 +1,5 @@
-# Kerberos: mounted with sec=krb5, krb5i and krb5p; who has no ticket is nobody, and who comes without one is not let in.
+# Kerberos: mounted with sec=krb5, krb5i and krb5p; who has no ticket is nobody, and who comes without one is not let in. Files are given
+# away by name.
 set -eu
 . /share/lib.sh
 
@@ -58,6 +59,30 @@ for how in krb5 krb5i krb5p; do
     *) [ "$(($(proxied) - before))" -ge 25165824 ] || fail "sealed, but its data went in clear" ;;
   esac
 done
+
+step "owners by name"
+if command -v nfsidmap >/dev/null && [ -x /sbin/request-key ]; then
+  # Of the same name as on the server, with other numbers: only by name it comes to be the server's.
+  printf '[General]\nDomain = sluice.test\n[Translation]\nMethod = nsswitch\n' >/etc/idmapd.conf
+  sed -i 's/^mail:x:8:8:/mail:x:888:888:/' /etc/passwd; sed -i 's/^mail:x:8:/mail:x:888:/' /etc/group
+  echo 'stranger:x:4242:4242::/:/bin/false' >>/etc/passwd
+  # Another user here, whose ticket is root's.
+  as_root() { setpriv --reuid 4 --regid 65534 --clear-groups -- "$@"; }
+  KRB5CCNAME=FILE:/tmp/krb5cc_4 kinit -k -t /share/kerberos/root.keytab root; chown 4 /tmp/krb5cc_4
+  for how in krb5 krb5p; do
+    f=/mnt/$how/open/named-$how
+    as_user touch $f
+    as_root chown mail $f; as_root chgrp mail $f
+    same "$(stat -c %u:%g $f)" 8:8 "whose it is"
+    refused "Invalid argument" as_root chown stranger $f
+    as_root $PYTHON /share/acl.py $f A:0:mail@sluice.test:1601ff A:40:games@SLUICE.TEST:120081 A:0:EVERYONE@:120080
+    same "$(as_root $PYTHON /share/acl.py $f | cut -d: -f3 | xargs)" "8 60 EVERYONE@" "whom the list is about"
+    as_root chown 7:7 $f
+    same "$(stat -c %u:%g $f)" 7:7 "who has no name"
+  done
+else
+  echo "NOT TRIED: this machine has no nfsidmap (nfs-common) or no request-key (keyutils)"
+fi
 
 step "the metadata server dies, and with it what it knew of tickets"
 host kill mds

@@ -1,5 +1,5 @@
 //! A realm of its own: a key distribution centre on the servers' first address, with keys for the metadata server, for clients' hosts
-//! and for a user.
+//! and for users.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(super) struct Kerberos {
 
 impl Kerberos {
     /// Makes the realm in a directory that guests see as /share/kerberos: krb5.conf for all, server.keytab, client.keytab, and
-    /// user.keytab of the user.
+    /// user.keytab of the user, root.keytab of root.
     pub(super) fn make(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let (at, here) = (server_address(1), dir.display());
@@ -60,6 +60,7 @@ impl Kerberos {
             (format!("nfs/{SERVER}"), "server.keytab"),
             ("host/client.sluice.test".to_owned(), "client.keytab"),
             (USER.to_owned(), "user.keytab"),
+            ("root".to_owned(), "root.keytab"),
         ] {
             let keytab = dir.join(keytab);
             output(command("kadmin.local", &["-q", &format!("addprinc -randkey {principal}")]))?;
