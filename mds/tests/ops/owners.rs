@@ -54,6 +54,7 @@ fn with_names(seed: u64, test: impl AsyncFn(World, Arc<Directory>)) {
     let owners = Some(Owners { domain: "example.com".to_owned(), accounts });
     simulate_with(seed, Config { owners, ..at_data_servers() }, async |world| {
         directory.away.store(false, Ordering::Relaxed);
+        directory.asked.store(0, Ordering::Relaxed);
         test(world, Arc::clone(&directory)).await;
     });
 }
