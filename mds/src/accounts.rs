@@ -1,9 +1,11 @@
 //! What this host's directory service says, for callers that wait: it is asked beside the server's own threads, what it says is
 //! remembered, and nobody waits for it for longer than a while.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
 use sluice_env::{Env, Monotonic};
+use sluice_rpc::Sparing;
 use tokio::sync::{Semaphore, watch};
 
 /// An answer is used for so long. What changes meanwhile is seen late by as much.
@@ -25,8 +28,16 @@ pub(crate) const USABLE: Duration = Duration::from_secs(3600);
 pub(crate) const AGAIN: Duration = Duration::from_secs(5);
 /// How long a call waits for an answer; then its client is told to come again.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// Questions of one kind at once: each takes a thread for as long as a directory service takes.
+/// How long calls for something of which something was said before wait for the same: from when it was asked for.
+pub(crate) const LAG: Duration = Duration::from_secs(1);
+/// Questions of one kind at once about what is not known, and as many about what is: each takes a thread for as long as a
+/// directory service takes.
 const AT_ONCE: usize = 8;
+/// The same for the calls of one host: it leaves some to others.
+pub(crate) const AT_ONCE_FOR_ONE: usize = 4;
+/// Questions that are not over, and those of one host: it may name anybody there is.
+const PENDING: usize = 1024;
+pub(crate) const PENDING_OF_ONE: usize = 64;
 /// Between two looks at all that is remembered for what to forget.
 const SWEEP: Duration = Duration::from_secs(1);
 
@@ -67,27 +78,115 @@ pub(crate) trait Question: Clone + Debug + Eq + Hash + Send + Sync + 'static {
     fn unanswered(&self, error: &io::Error, known: bool);
 }
 
+/// An answer; `None`: there is no such thing.
+type Told<Q> = Option<<Q as Question>::Answer>;
+
 /// What is known of one thing.
 #[derive(Debug)]
-struct Known<A> {
+struct Known<Q: Question> {
     /// The last answer, and when it came.
-    told: Option<(Option<A>, Monotonic)>,
+    told: Option<(Told<Q>, Monotonic)>,
     /// No question before this.
     not_before: Monotonic,
-    /// Ends when the question under way is over.
-    asking: Option<watch::Receiver<()>>,
+    /// The question under way.
+    asking: Option<Asking<Q>>,
 }
 
-impl<A> Default for Known<A> {
+/// A question under way.
+#[derive(Debug)]
+struct Asking<Q: Question> {
+    /// Ends with it, and has the answer if there was one.
+    over: watch::Receiver<Option<Told<Q>>>,
+    since: Monotonic,
+}
+
+impl<Q: Question> Clone for Asking<Q> {
+    fn clone(&self) -> Self {
+        Self { over: self.over.clone(), since: self.since }
+    }
+}
+
+impl<Q: Question> Default for Known<Q> {
     fn default() -> Self {
         Self { told: None, not_before: Monotonic::default(), asking: None }
     }
 }
 
-impl<A> Known<A> {
+impl<Q: Question> Known<Q> {
     /// Not if what asked has died.
     fn is_asked_for(&self) -> bool {
-        self.asking.as_ref().is_some_and(|over| over.has_changed().is_ok())
+        self.asking.as_ref().is_some_and(|asking| asking.over.has_changed().is_ok())
+    }
+
+    /// There was such a one lately: it was told less than so long ago.
+    fn was_here(&self, now: Monotonic, within: Duration) -> bool {
+        matches!(&self.told, Some((Some(_), when)) if now - *when < within)
+    }
+}
+
+/// Questions of which some wait for the others.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    turns: Semaphore,
+    pub(crate) pending: Mutex<Pending>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    pub(crate) all: usize,
+    pub(crate) hosts: BTreeMap<IpAddr, Peer>,
+}
+
+/// Of one host, whose calls have somebody asked for.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pending: usize,
+    turns: Arc<Semaphore>,
+}
+
+/// Of a question that is not over.
+#[derive(Debug)]
+struct Place {
+    lane: Arc<Lane>,
+    host: IpAddr,
+    /// Taken before one of all.
+    turns: Arc<Semaphore>,
+}
+
+impl Lane {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { turns: Semaphore::new(AT_ONCE), pending: Mutex::default() })
+    }
+
+    /// One more question, unless there are too many.
+    fn enter(self: &Arc<Self>, from: IpAddr) -> Option<Place> {
+        let host = from.to_canonical();
+        let mut pending = self.pending.lock();
+        if pending.all >= PENDING {
+            return None;
+        }
+        let new = || Peer { pending: 0, turns: Arc::new(Semaphore::new(AT_ONCE_FOR_ONE)) };
+        let peer = pending.hosts.entry(host).or_insert_with(new);
+        if peer.pending >= PENDING_OF_ONE {
+            return None;
+        }
+        peer.pending += 1;
+        let turns = Arc::clone(&peer.turns);
+        pending.all += 1;
+        Some(Place { lane: Arc::clone(self), host, turns })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut pending = self.lane.pending.lock();
+        pending.all -= 1;
+        if let Some(peer) = pending.hosts.get_mut(&self.host) {
+            peer.pending -= 1;
+            if peer.pending == 0 {
+                pending.hosts.remove(&self.host);
+            }
+        }
     }
 }
 
@@ -99,26 +198,42 @@ pub(crate) struct Unknown;
 #[derive(Debug)]
 pub(crate) struct Answers<Q: Question> {
     accounts: Arc<dyn Accounts>,
-    known: DashMap<Q, Known<Q::Answer>>,
-    turns: Semaphore,
+    known: DashMap<Q, Known<Q>>,
+    /// About that of which nothing is known.
+    pub(crate) questions: Arc<Lane>,
+    /// About what is known: it does not stand behind what somebody made up.
+    renewals: Arc<Lane>,
     /// When room was last made.
     swept: Mutex<Option<Monotonic>>,
+    /// Hosts that name more than is asked for, for the log.
+    crowded: Sparing,
 }
 
 impl<Q: Question> Answers<Q> {
     pub(crate) fn new(accounts: Arc<dyn Accounts>) -> Arc<Self> {
-        let (known, turns, swept) = (DashMap::new(), Semaphore::new(AT_ONCE), Mutex::new(None));
-        Arc::new(Self { accounts, known, turns, swept })
+        Arc::new(Self {
+            accounts,
+            known: DashMap::new(),
+            questions: Lane::new(),
+            renewals: Lane::new(),
+            swept: Mutex::new(None),
+            crowded: Sparing::default(),
+        })
     }
 
-    /// What the host says; `None`: there is no such thing.
+    /// What the host says, for a call from that address; `None`: there is no such thing.
     ///
     /// # Errors
-    /// It was asked and has not answered.
-    pub(crate) async fn get(self: &Arc<Self>, env: &Env, about: &Q) -> Result<Option<Q::Answer>, Unknown> {
-        match self.remembered(env, about) {
+    /// It was asked and has not answered, or is asked for too much already.
+    pub(crate) async fn get(
+        self: &Arc<Self>,
+        env: &Env,
+        from: IpAddr,
+        about: &Q,
+    ) -> Result<Option<Q::Answer>, Unknown> {
+        match self.remembered(env, from, about) {
             Some(answer) => Ok(answer),
-            None => Box::pin(self.answer(env, about)).await,
+            None => Box::pin(self.answer(env, from, about)).await,
         }
     }
 
@@ -129,91 +244,143 @@ impl<Q: Question> Answers<Q> {
     }
 
     /// What can be used without asking; the question about what will soon be too old is begun.
-    fn remembered(self: &Arc<Self>, env: &Env, about: &Q) -> Option<Option<Q::Answer>> {
+    fn remembered(self: &Arc<Self>, env: &Env, from: IpAddr, about: &Q) -> Option<Told<Q>> {
         let now = env.clock.now();
         let known = self.known.get(about)?;
         let (answer, when) = known.told.clone()?;
         let (old, asked) = (now - when, known.is_asked_for() || now < known.not_before);
         drop(known);
         if old >= RENEWED && !asked {
-            drop(self.ask(env, about));
+            drop(self.ask(env, from, about));
         }
         let most = if answer.is_some() { FRESH } else { ABSENT };
         (old < most).then_some(answer)
     }
 
     /// What the host says now; what it said last, if it says nothing.
-    async fn answer(self: &Arc<Self>, env: &Env, about: &Q) -> Result<Option<Q::Answer>, Unknown> {
-        if let Some(mut over) = self.ask(env, about) {
-            // It never says anything: it ends.
-            drop(env.clock.timeout(PATIENCE, over.changed()).await);
+    async fn answer(self: &Arc<Self>, env: &Env, from: IpAddr, about: &Q) -> Result<Told<Q>, Unknown> {
+        if let Some(Asking { mut over, since }) = self.ask(env, from, about) {
+            let now = env.clock.now();
+            // Each of many calls would wait for a directory service that is away.
+            let patience =
+                if self.usable(now, about).is_some() { (since + LAG).since(now) } else { PATIENCE };
+            if !patience.is_zero() {
+                // It never says anything more: it ends.
+                drop(env.clock.timeout(patience, over.changed()).await);
+            }
+            if let Some(answer) = over.borrow().clone() {
+                return Ok(answer);
+            }
         }
-        let told = self.known.get(about).and_then(|known| known.told.clone());
-        match told {
-            Some((answer, when)) if env.clock.now() - when < USABLE => Ok(answer),
-            _ => Err(Unknown),
-        }
+        self.usable(env.clock.now(), about).ok_or(Unknown)
     }
 
-    /// The end of a question about this, which is begun unless one is under way. `None`: one has just failed, or there are
-    /// too many.
-    fn ask(self: &Arc<Self>, env: &Env, about: &Q) -> Option<watch::Receiver<()>> {
-        if self.known.len() >= Q::MOST && !self.known.contains_key(about) && !self.make_room(env) {
+    /// What was said last, if that can be used while nothing newer is said.
+    fn usable(&self, now: Monotonic, about: &Q) -> Option<Told<Q>> {
+        let (answer, when) = self.known.get(about)?.told.clone()?;
+        (now - when < USABLE).then_some(answer)
+    }
+
+    /// The question about this, which is begun unless one is under way. `None`: one has just failed, or there are too many.
+    fn ask(self: &Arc<Self>, env: &Env, from: IpAddr, about: &Q) -> Option<Asking<Q>> {
+        let now = env.clock.now();
+        let entry = self.known.entry(about.clone());
+        let mut lane = &self.questions;
+        if let Entry::Occupied(known) = &entry {
+            let known = known.get();
+            if known.is_asked_for() {
+                return known.asking.clone();
+            }
+            if now < known.not_before {
+                return None;
+            }
+            if known.was_here(now, USABLE) {
+                lane = &self.renewals;
+            }
+        }
+        let Some(place) = lane.enter(from) else {
+            drop(entry);
+            self.say_crowded(now, from);
             return None;
-        }
-        let (done, over) = watch::channel(());
-        match self.known.entry(about.clone()) {
-            Entry::Occupied(known) if known.get().is_asked_for() => return known.get().asking.clone(),
-            Entry::Occupied(known) if env.clock.now() < known.get().not_before => return None,
-            entry => entry.or_default().asking = Some(over.clone()),
-        }
+        };
+        let (done, over) = watch::channel(None);
+        let asking = Asking { over, since: now };
+        entry.or_default().asking = Some(asking.clone());
         let (host, env_, about) = (Arc::clone(self), env.clone(), about.clone());
-        env.spawn.spawn(Box::pin(async move {
-            host.question(&env_, about).await;
-            drop(done);
-        }));
-        Some(over)
+        env.spawn.spawn(Box::pin(async move { host.question(&env_, about, done, place).await }));
+        Some(asking)
     }
 
-    async fn question(&self, env: &Env, about: Q) {
-        let Ok(_turn) = self.turns.acquire().await else { return };
+    fn say_crowded(&self, now: Monotonic, from: IpAddr) {
+        if let Some(unsaid) = self.crowded.says(now) {
+            tracing::warn!(
+                client = %from,
+                unsaid,
+                "a host names more users or groups than this one is asked for at a time: for those that are not known it is told to come again. Is the directory service slow?"
+            );
+        }
+    }
+
+    async fn question(&self, env: &Env, about: Q, done: watch::Sender<Option<Told<Q>>>, place: Place) {
+        let Ok(_own) = place.turns.acquire().await else { return };
+        let Ok(_turn) = place.lane.turns.acquire().await else { return };
+        // Who asked has given up, and there is nothing to renew. One is the thing's own.
+        let forsaken = |_: &Q, known: &Known<Q>| known.told.is_none() && done.receiver_count() <= 1;
+        if self.known.remove_if(&about, forsaken).is_some() {
+            return;
+        }
         let answer = Arc::new(Mutex::new(None));
-        let (accounts, place, asked) = (Arc::clone(&self.accounts), Arc::clone(&answer), about.clone());
-        env.spawn.blocking(Box::new(move || *place.lock() = Some(asked.ask(&*accounts)))).await;
+        let (accounts, reply, asked) = (Arc::clone(&self.accounts), Arc::clone(&answer), about.clone());
+        env.spawn.blocking(Box::new(move || *reply.lock() = Some(asked.ask(&*accounts)))).await;
         let (now, answer) = (env.clock.now(), answer.lock().take());
+        let has_room = self.has_room(now, matches!(answer, Some(Ok(Some(_)))));
         let mut entry = self.known.entry(about.clone()).or_default();
         entry.asking = None;
         // There was such a one a moment ago: a directory service that is away may say the same.
-        let known =
-            entry.told.as_ref().is_some_and(|(answer, when)| answer.is_some() && now - *when < USABLE);
+        let known = entry.was_here(now, USABLE);
+        let mut failed = None;
+        let stays = has_room || entry.told.is_some();
         match answer {
             Some(Ok(None)) if known => entry.not_before = now + AGAIN,
-            Some(Ok(answer)) => entry.told = Some((answer, now)),
+            Some(Ok(answer)) => {
+                entry.told = Some((answer.clone(), now));
+                // It need not be remembered for those who wait for it.
+                done.send_replace(Some(answer));
+            }
             Some(Err(error)) => {
                 entry.not_before = now + AGAIN;
-                drop(entry);
-                about.unanswered(&error, known);
+                failed = Some(error);
             }
             // The server ends.
             None => {}
         }
+        drop(entry);
+        if let Some(error) = failed {
+            about.unanswered(&error, known);
+        }
+        if !stays {
+            self.known.remove_if(&about, |_, known| !known.is_asked_for());
+        }
     }
 
-    /// Whether there is room for one more. What is known is of more worth than what there is not.
-    fn make_room(&self, env: &Env) -> bool {
-        let now = env.clock.now();
+    /// Whether one more can be remembered. What there is makes no room for what is only named.
+    fn has_room(&self, now: Monotonic, known: bool) -> bool {
+        if self.known.len() <= Q::MOST {
+            return true;
+        }
         let mut swept = self.swept.lock();
         if swept.is_some_and(|last| now - last < SWEEP) {
             return false;
         }
         *swept = Some(now);
         drop(swept);
-        let fresh =
-            |known: &Known<Q::Answer>| matches!(&known.told, Some((Some(_), when)) if now - *when < FRESH);
-        self.known.retain(|_, known| known.is_asked_for() || fresh(known));
-        if self.known.len() >= Q::MOST {
-            self.known.retain(|_, known| known.is_asked_for());
+        // Of so many that there are, those go who were told of the longest ago.
+        let within = [USABLE, FRESH, FRESH / 2];
+        for within in within.into_iter().take(if known { 3 } else { 1 }) {
+            if self.known.len() > Q::MOST {
+                self.known.retain(|_, known| known.is_asked_for() || known.was_here(now, within));
+            }
         }
-        self.known.len() < Q::MOST
+        self.known.len() <= Q::MOST
     }
 }

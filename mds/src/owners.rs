@@ -2,6 +2,7 @@
 //! `nfs4_disable_idmapping=N`. The names are those of this host's accounts. What is kept and told is numbers.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -76,38 +77,43 @@ impl Names {
         Self { host: owners.map(host), refused: Sparing::default() }
     }
 
-    /// `given` with the numbers of whom it names. What is no name at all stays, for whoever reads it to judge.
+    /// `given`, which came from there, with the numbers of whom it names. What is no name at all stays, for whoever reads it to judge.
     ///
     /// # Errors
     /// BADOWNER for a name of another domain, or that nobody here has; DELAY while it cannot be told.
-    pub(crate) async fn numbered(&self, env: &Env, given: &fattr4) -> Result<fattr4, nfsstat4> {
+    pub(crate) async fn numbered(&self, env: &Env, from: IpAddr, given: &fattr4) -> Result<fattr4, nfsstat4> {
         if given.attrmask.and(NAMED).is_empty() {
             return Ok(given.clone());
         }
         // However many it has: those that were told by then are known when the client comes again.
-        let told = env.clock.timeout(PATIENCE, Box::pin(self.replace(env, given))).await;
+        let told = env.clock.timeout(PATIENCE, Box::pin(self.replace(env, from, given))).await;
         told.unwrap_or(Err(nfsstat4::NFS4ERR_DELAY))
     }
 
-    async fn replace(&self, env: &Env, given: &fattr4) -> Result<fattr4, nfsstat4> {
+    async fn replace(&self, env: &Env, from: IpAddr, given: &fattr4) -> Result<fattr4, nfsstat4> {
         // What cannot be read has no names.
         let Ok(mut values) = Attributes::decode(given) else { return Ok(given.clone()) };
         if let Some(owner) = &mut values.owner {
-            self.number(env, owner, false).await?;
+            self.number((env, from), owner, false).await?;
         }
         if let Some(group) = &mut values.owner_group {
-            self.number(env, group, true).await?;
+            self.number((env, from), group, true).await?;
         }
         let dacl = values.dacl.iter_mut().flat_map(|dacl| &mut dacl.na41_aces);
         for ace in values.acl.iter_mut().flatten().chain(dacl) {
             let by_group = ace.flag & ACE4_IDENTIFIER_GROUP != 0;
-            self.number(env, &mut ace.who, by_group).await?;
+            self.number((env, from), &mut ace.who, by_group).await?;
         }
         values.encode(&given.attrmask).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)
     }
 
     /// Puts the number of whom `text` names in its place.
-    async fn number(&self, env: &Env, text: &mut Bytes, by_group: bool) -> Result<(), nfsstat4> {
+    async fn number(
+        &self,
+        (env, from): (&Env, IpAddr),
+        text: &mut Bytes,
+        by_group: bool,
+    ) -> Result<(), nfsstat4> {
         let Some((name, domain)) = parts(text) else { return Ok(()) };
         let Some(host) = &self.host else {
             return Err(self.refuse(env, text, "only numbers are taken; --owner-domain has names taken"));
@@ -123,7 +129,7 @@ impl Names {
             return Err(self.refuse(env, text, "nobody can have it"));
         }
         let named = if by_group { Named::Group(name.into()) } else { Named::User(name.into()) };
-        match host.answers.get(env, &named).await {
+        match host.answers.get(env, from, &named).await {
             Ok(Some(id)) => *text = numeric(id),
             Ok(None) => return Err(self.refuse(env, text, "nobody has it on this host")),
             Err(Unknown) => return Err(nfsstat4::NFS4ERR_DELAY),
@@ -160,6 +166,8 @@ mod tests {
 
     use super::*;
 
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
     /// Has users of all names that begin with "u", with their length for a number.
     #[derive(Debug, Default)]
     struct Directory {
@@ -190,7 +198,7 @@ mod tests {
 
     async fn of((_, names, env): &(Arc<Directory>, Names, Env), name: &str) -> Result<String, nfsstat4> {
         let mut text = Bytes::copy_from_slice(name.as_bytes());
-        names.number(env, &mut text, false).await?;
+        names.number((env, HERE), &mut text, false).await?;
         Ok(String::from_utf8(text.to_vec()).unwrap())
     }
 

@@ -34,13 +34,14 @@ impl Nfs4 {
         if !self.mds.db.is_ours() && !self.is_ours_soon().await {
             return run::not_now(&call);
         }
-        let Ok(caller) = self.mds.caller(call.connection.peer().ip()).await else {
+        let from = call.connection.peer().ip();
+        let Ok(caller) = self.mds.caller(from).await else {
             return run::not_now(&call);
         };
-        // Nothing is looked up for whom no export lets in: he could name every number there is.
+        // Nothing is looked up for whom no export lets in: he could name every number there is. Nor where he is nobody anyhow.
         if self.mds.groups.asks()
-            && caller.0.lets_in(&caller.1)
-            && self.mds.groups.complete(&self.mds.env, &mut call.credential).await.is_err()
+            && caller.0.knows_users_of(&caller.1)
+            && self.mds.groups.complete(&self.mds.env, from, &mut call.credential).await.is_err()
         {
             return run::not_now(&call);
         }

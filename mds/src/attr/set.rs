@@ -24,11 +24,12 @@ impl Wanted {
     ///
     /// # Errors
     /// As [`Wanted::decode`]; DELAY while the host cannot tell.
-    pub(crate) async fn read(mds: &Mds, minor: u32, from: &fattr4) -> Result<Self, nfsstat4> {
+    pub(crate) async fn read(cx: &Context, from: &fattr4) -> Result<Self, nfsstat4> {
+        let (mds, minor) = (&cx.server, cx.minor);
         match Self::decode(mds, minor, from) {
             // Nobody is asked for what is refused anyhow, nor where all are numbers.
             Err(nfsstat4::NFS4ERR_BADOWNER) => {
-                let numbered = Box::pin(mds.names.numbered(&mds.env, from)).await?;
+                let numbered = Box::pin(mds.names.numbered(&mds.env, cx.from.address, from)).await?;
                 Self::decode(mds, minor, &numbered)
             }
             judged => judged,

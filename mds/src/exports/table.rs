@@ -186,6 +186,11 @@ impl Table {
         is_known && self.lets_in(as_to) && !self.all().any(less)
     }
 
+    /// Whether any export lets somebody in as the one he says he is.
+    pub(crate) fn knows_users_of(&self, from: &Origin) -> bool {
+        self.all().filter_map(|export| self.rule(export.id, from)).any(|rule| rule.squash != Squash::All)
+    }
+
     /// What a client gets through an export, narrower now than it was in `before`, for who it was taken for then.
     pub(crate) fn narrows(&self, before: &Self, id: u32, was: &Origin, is: &Origin) -> bool {
         is_narrower(before.rule(id, was).as_ref(), self.rule(id, is).as_ref())

@@ -34,7 +34,7 @@ pub(crate) async fn create(cx: &mut Context, args: CREATE4args) -> OpResult<CREA
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }
     let objname = cx.name(&args.objname)?;
-    let wanted = Wanted::read(&cx.server, cx.minor, &args.createattrs).await?;
+    let wanted = Wanted::read(cx, &args.createattrs).await?;
     if wanted.mask.contains(FATTR4_SIZE) {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }

@@ -243,7 +243,7 @@ async fn there(cx: &mut Context, component: &[u8], how: &createhow4) -> Result<S
     };
     match how {
         createhow4::UNCHECKED4(attributes) => {
-            let empties = Wanted::read(&cx.server, cx.minor, attributes).await?.size == Some(0);
+            let empties = Wanted::read(cx, attributes).await?.size == Some(0);
             if empties { Err(nfsstat4::NFS4ERR_ROFS.into()) } else { Ok(found) }
         }
         _ => Err(nfsstat4::NFS4ERR_EXIST.into()),

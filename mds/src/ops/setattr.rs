@@ -33,7 +33,7 @@ pub(crate) async fn setattr(cx: &mut Context, args: SETATTR4args) -> OpResult<SE
         delegated::set(cx, &stateid, told, &nfs_resop4::OP_SETATTR(answer.clone())).await?;
         return Ok(answer);
     }
-    let wanted = Wanted::read(&cx.server, cx.minor, &args.obj_attributes).await?;
+    let wanted = Wanted::read(cx, &args.obj_attributes).await?;
     if wanted.is_for_new() {
         return Err(nfsstat4::NFS4ERR_INVAL.into());
     }

@@ -26,7 +26,7 @@ pub(super) async fn same(cx: &mut Context, given: &fattr4) -> Result<bool, OpErr
     if !given.attrmask.without(get::supported(&cx.server, cx.minor)).is_empty() {
         return Err(nfsstat4::NFS4ERR_ATTRNOTSUPP.into());
     }
-    let numbered = match cx.server.names.numbered(&cx.server.env, given).await {
+    let numbered = match cx.server.names.numbered(&cx.server.env, cx.from.address, given).await {
         Ok(numbered) => Some(numbered),
         // To whom nobody here knows nothing belongs.
         Err(nfsstat4::NFS4ERR_BADOWNER) => None,

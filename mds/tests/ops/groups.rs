@@ -4,9 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sluice_mds::{Accounts, Config};
+use sluice_mds::{Accounts, Config, Network, Rule, Squash};
 use sluice_xdr::nfs4::*;
 
+use crate::exports;
 use crate::harness::*;
 
 const USER: u32 = 500;
@@ -112,6 +113,23 @@ fn for_whom_no_export_lets_in_nobody_is_asked() {
         directory.away.store(true, Ordering::Relaxed);
         let answer = raw.compound(vec![exchange_id(b"stranger", [1; 8], 0)]).await;
         assert_eq!(answer.status, nfsstat4::NFS4_OK, "not told to wait for the directory");
+    });
+}
+
+/// Nor for those who are nobody to every export.
+#[test]
+fn where_all_are_squashed_nobody_is_asked() {
+    let directory = Arc::new(Directory::default());
+    let accounts: Arc<dyn Accounts> = Arc::clone(&directory) as _;
+    let squashed = Rule { squash: Squash::All, ..Rule::new(Network::ANY) };
+    let config = Config { accounts: Some(accounts), root_export: vec![squashed], ..at_data_servers() };
+    simulate_with(6, config, async |world: World| {
+        directory.away.store(true, Ordering::Relaxed);
+        let mut client = world.client("u").await;
+        client.raw = client.raw.clone().with_user(USER, 600, &[]);
+        assert_eq!(client.status(walk("/")).await, nfsstat4::NFS4_OK);
+        exports::set(&world, "/", &[exports::rule("any")]).await;
+        assert_eq!(client.status(walk("/")).await, nfsstat4::NFS4ERR_DELAY);
     });
 }
 

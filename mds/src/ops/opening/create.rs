@@ -120,12 +120,12 @@ async fn plan(cx: &Context, how: &createhow4) -> Result<Plan, OpError> {
     Ok(match how {
         createhow4::UNCHECKED4(attributes) => Plan {
             mode: CreateMode::Unchecked,
-            wanted: Wanted::read(&cx.server, cx.minor, attributes).await?,
+            wanted: Wanted::read(cx, attributes).await?,
             default_mode: NewMode::Default(0o644),
         },
         createhow4::GUARDED4(attributes) => Plan {
             mode: CreateMode::Guarded,
-            wanted: Wanted::read(&cx.server, cx.minor, attributes).await?,
+            wanted: Wanted::read(cx, attributes).await?,
             default_mode: NewMode::Default(0o644),
         },
         createhow4::EXCLUSIVE4(verifier) => Plan {
@@ -136,7 +136,7 @@ async fn plan(cx: &Context, how: &createhow4) -> Result<Plan, OpError> {
         },
         createhow4::EXCLUSIVE4_1(both) => Plan {
             mode: CreateMode::Exclusive(both.cva_verf.0),
-            wanted: Wanted::read(&cx.server, cx.minor, &both.cva_attrs).await?,
+            wanted: Wanted::read(cx, &both.cva_attrs).await?,
             default_mode: NewMode::Default(0o644),
         },
     })
