@@ -70,7 +70,7 @@ impl Mds {
                     }
                     self.tell_revoked(client, kind, stateid, reason);
                 }
-                Effect::Callback(recall) => self.spawn(callback::recall(mds, entry, recall)),
+                Effect::Callback(recall) => callback::recall(self, &entry, recall),
                 Effect::NotifyLock { owner } => self.spawn(callback::notify_lock(mds, entry, owner)),
                 Effect::Fence { fence, client, own } => {
                     self.spawn(dsctl::fence_holder_on_file(mds, entry, client, (fence, own)));

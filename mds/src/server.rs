@@ -116,6 +116,7 @@ pub struct Mds {
     pub(crate) garbage: crate::layout::garbage::Queue,
     /// What backups and checks are reading.
     pub(crate) reading: crate::admin::rows::Moments,
+    pub(crate) recalls: crate::callback::Recalls,
     /// State that was taken from clients, for the log.
     pub(crate) revoked: sluice_rpc::Sparing,
     /// Callbacks that clients do not take, likewise.
@@ -210,6 +211,7 @@ impl Mds {
             rw_idle: Mutex::default(),
             garbage: crate::layout::garbage::Queue::default(),
             reading: crate::admin::rows::Moments::default(),
+            recalls: crate::callback::Recalls::default(),
             revoked: sluice_rpc::Sparing::default(),
             unheard: sluice_rpc::Sparing::default(),
             dumped: crate::admin::dumped::Newest::load(&db).await?,

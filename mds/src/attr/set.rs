@@ -6,6 +6,7 @@ use sluice_xdr::nfs4::*;
 
 use super::acl;
 use super::get::{self, SETTABLE};
+use crate::compound::Context;
 use crate::server::Mds;
 
 /// Attributes of a SETATTR, CREATE or OPEN, judged.

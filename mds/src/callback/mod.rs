@@ -5,10 +5,12 @@
 //! | `wire` | CB_COMPOUND: its arguments, and what its reply says |
 //! | `path` | back channels: choosing a session, its slot, a connection; sending again elsewhere |
 //! | `probe` | whether a new session's back channel works at all |
-//! | this one | recalls, questions and notices, the answers to recalls told to the file's machine |
+//! | `queue` | recalls: those that wait for their turn, and the answers, told to the file's machine |
+//! | this one | questions and notices |
 
 mod path;
 mod probe;
+mod queue;
 mod wire;
 
 use std::sync::Arc;
@@ -17,21 +19,20 @@ use std::time::Duration;
 use sluice_namespace::FileHandle;
 use sluice_state::ClientId;
 use sluice_state::delegation::Writer;
-use sluice_state::effect::{Recall, RecallAnswer, RecallKind};
 use sluice_state::owner::LockOwner;
 use sluice_state::pressure::Recallable;
 use sluice_state::times::Times;
 use sluice_xdr::nfs4::{
-    Attributes, CB_GETATTR4args, CB_LAYOUTRECALL4args, CB_NOTIFY_LOCK4args, CB_OFFLOAD4args,
-    CB_RECALL_ANY4args, CB_RECALL4args, FATTR4_CHANGE, FATTR4_SIZE, RCA4_TYPE_MASK_FF_LAYOUT_MAX,
-    RCA4_TYPE_MASK_FF_LAYOUT_MIN, RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG, bitmap4, layoutiomode4,
-    layoutrecall_file4, layoutrecall4, layouttype4, nfs_cb_argop4, nfs_fh4, nfsstat4, offload_info4,
-    stable_how4, state_owner4, write_response4,
+    Attributes, CB_GETATTR4args, CB_NOTIFY_LOCK4args, CB_OFFLOAD4args, CB_RECALL_ANY4args, FATTR4_CHANGE,
+    FATTR4_SIZE, RCA4_TYPE_MASK_FF_LAYOUT_MAX, RCA4_TYPE_MASK_FF_LAYOUT_MIN, RCA4_TYPE_MASK_RDATA_DLG,
+    RCA4_TYPE_MASK_WDATA_DLG, bitmap4, nfs_cb_argop4, nfs_fh4, nfsstat4, offload_info4, stable_how4,
+    state_owner4, write_response4,
 };
 
 use path::Missed;
 pub(crate) use probe::probe;
-use wire::{Message, Said};
+pub(crate) use queue::{Recalls, recall};
+use wire::Said;
 
 use crate::attr::delegated::{self, DELEGATED};
 use crate::compound::context::to_wire;
@@ -48,66 +49,6 @@ const NOTICE: Duration = Duration::from_secs(5);
 const NOT_NOW: Duration = Duration::from_millis(250);
 /// The same of one that has not heard for a while.
 const NOT_SOON: Duration = Duration::from_secs(4);
-
-/// Sends one recall and reports the client's answer to the file's machine.
-///
-/// The machine keeps the deadline: whatever is answered here, and when nothing is, it revokes what was
-/// not returned by then.
-pub(crate) async fn recall(mds: Arc<Mds>, entry: Arc<FileEntry>, recall: Recall) {
-    let Recall { client, kind, stateid, after } = recall;
-    add(&mds.metrics.recalls_sent, 1);
-    let operation = match kind {
-        RecallKind::Layout { changed } => layout_recall(handle(&mds, &entry, client), &recall, changed),
-        RecallKind::Delegation => nfs_cb_argop4::OP_CB_RECALL(CB_RECALL4args {
-            stateid: to_wire(&stateid),
-            // A client that is told so may drop what it has not flushed (§20.2). What the file is recalled for may fail yet.
-            truncate: false,
-            fh: handle(&mds, &entry, client),
-        }),
-    };
-    // Courteous, but not in the way (§8.3).
-    if kind == RecallKind::Delegation && mds.expel_if_courtesy(client).await {
-        return;
-    }
-    // Of a session that is over there is nothing to be told.
-    let after =
-        after.into_iter().flatten().filter(|call| mds.clients.session(call.session).is_some()).collect();
-    let said = path::call(&mds, client, Message { operation, after }, mds.config.recall_timeout).await;
-    let status = said.map(|said| said.status);
-    let answer = answer(status);
-    tracing::debug!(?client, ?kind, ?status, ?answer, file = entry.key.fileid.0, "recall");
-    if answer == RecallAnswer::Unreachable {
-        // Courteous, but not in the way (§8.3): one whose lease is over is not waited for.
-        mds.expel_if_courtesy(client).await;
-    }
-    mds.step(&entry, Some(client), |file, ctx| ((), file.recall_answer(ctx, kind, client, &stateid, answer)));
-}
-
-fn layout_recall(lor_fh: nfs_fh4, recall: &Recall, changed: bool) -> nfs_cb_argop4 {
-    nfs_cb_argop4::OP_CB_LAYOUTRECALL(CB_LAYOUTRECALL4args {
-        clora_type: layouttype4::LAYOUT4_FLEX_FILES,
-        clora_iomode: layoutiomode4::LAYOUTIOMODE4_ANY,
-        clora_changed: changed,
-        clora_recall: layoutrecall4::LAYOUTRECALL4_FILE(layoutrecall_file4 {
-            lor_fh,
-            lor_offset: 0,
-            lor_length: u64::MAX,
-            lor_stateid: to_wire(&recall.stateid),
-        }),
-    })
-}
-
-/// What a status means to the machine; `None`: the client was not reached.
-fn answer(status: Option<nfsstat4>) -> RecallAnswer {
-    match status {
-        Some(nfsstat4::NFS4_OK) => RecallAnswer::Ok,
-        Some(nfsstat4::NFS4ERR_DELAY) => RecallAnswer::Delay,
-        Some(nfsstat4::NFS4ERR_NOMATCHING_LAYOUT) => RecallAnswer::NoMatching,
-        Some(nfsstat4::NFS4ERR_BAD_STATEID | nfsstat4::NFS4ERR_BADHANDLE) => RecallAnswer::BadStateid,
-        Some(nfsstat4::NFS4ERR_OLD_STATEID) => RecallAnswer::OldStateid,
-        Some(_) | None => RecallAnswer::Unreachable,
-    }
-}
 
 /// What the holder of a write delegation says of its file (CB_GETATTR, §10.4.3, §20.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

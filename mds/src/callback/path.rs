@@ -67,8 +67,19 @@ pub(super) async fn reach(
 ) -> Result<Said, Missed> {
     let message = message.into();
     let deadline = mds.env.clock.now() + patience;
+    let slot = acquire(mds, client, deadline).await.ok_or(Missed::Unreached)?;
+    reach_over(slot, message, deadline).await
+}
+
+/// The same, begun in this slot.
+pub(super) async fn reach_over(slot: Slot, message: Message, deadline: Monotonic) -> Result<Said, Missed> {
+    let (mds, client) = (Arc::clone(&slot.mds), slot.session.shared.id());
+    let mut first = Some(slot);
     for _ in 0..TRIES {
-        let slot = acquire(mds, client, deadline).await.ok_or(Missed::Unreached)?;
+        let slot = match first.take() {
+            Some(slot) => slot,
+            None => acquire(&mds, client, deadline).await.ok_or(Missed::Unreached)?,
+        };
         match slot.carry(&message, deadline).await {
             Carried::Answered(said) => return Ok(said),
             Carried::Again => {}
@@ -80,7 +91,7 @@ pub(super) async fn reach(
 
 /// A slot of some session of the client, waited for while all are in use: who came first has the next one. `None`: no
 /// session has a back channel, or it took too long.
-async fn acquire(mds: &Arc<Mds>, client: ClientId, deadline: Monotonic) -> Option<Slot> {
+pub(super) async fn acquire(mds: &Arc<Mds>, client: ClientId, deadline: Monotonic) -> Option<Slot> {
     let clock = &mds.env.clock;
     let mut turn = None;
     loop {
@@ -147,7 +158,7 @@ enum Carried {
 }
 
 /// A callback slot in use; given back when dropped.
-struct Slot {
+pub(super) struct Slot {
     mds: Arc<Mds>,
     session: Arc<SessionEntry>,
     /// `None` once given back.

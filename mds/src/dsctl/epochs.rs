@@ -506,8 +506,11 @@ pub(super) async fn give_back(mds: &Arc<Mds>, clients: &[ClientId]) {
     let mut old = Vec::new();
     for client in clients {
         let files = mds.files.index().files_of(*client);
-        let entries = files.into_iter().filter_map(|file| mds.files.get(file));
-        old.extend(entries.flat_map(|entry| recall(mds, &entry, LayoutFilter::Client(*client))));
+        for files in files.chunks(BATCH) {
+            let entries = files.iter().filter_map(|file| mds.files.get(*file));
+            old.extend(entries.flat_map(|entry| recall(mds, &entry, LayoutFilter::Client(*client))));
+            tokio::task::yield_now().await;
+        }
     }
     come_back(mds, &old).await;
 }

@@ -21,6 +21,8 @@ use crate::server::Mds;
 
 /// Before exports are looked up whose change ended nobody knows how, and each time that cannot be done.
 const LOOK: Duration = Duration::from_secs(1);
+/// Files that are looked at before others have their turn of the processor.
+const AT_ONCE: usize = 256;
 
 /// What an administrator wants.
 #[derive(Clone, Debug)]
@@ -258,8 +260,11 @@ impl Mds {
         *self.exports.now.write() = Arc::clone(&table);
         self.callers.judge_anew(&table);
         let narrower = |client, export| self.is_narrower_for(client, export, before, &table);
-        let recalled: usize =
-            self.files.all().into_iter().map(|entry| self.take_back(&entry, narrower)).sum();
+        let mut recalled = 0;
+        for files in self.files.all().chunks(AT_ONCE) {
+            recalled += files.iter().map(|entry| self.take_back(entry, narrower)).sum::<usize>();
+            tokio::task::yield_now().await;
+        }
         lockout::locked_out(self, self.narrowed(before, &table));
         Ok(recalled)
     }

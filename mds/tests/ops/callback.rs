@@ -362,7 +362,7 @@ fn the_next_in_line_is_told_when_the_one_before_it_frees_its_stateid() {
 }
 
 /// A client with so many slots for callbacks.
-async fn with_slots(world: &World, host: &str, slots: u32) -> Client {
+pub async fn with_slots(world: &World, host: &str, slots: u32) -> Client {
     let raw = world.connect(host).await;
     let known = raw.exchange_id(host.as_bytes(), [1; 8]).await;
     let mut args = create_session_args(known.eir_clientid, known.eir_sequenceid);

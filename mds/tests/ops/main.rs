@@ -61,6 +61,7 @@ mod quota_book;
 mod quota_races;
 mod quota_writers;
 mod readdir;
+mod recalls;
 mod reclaim_complete;
 mod register;
 mod removals;

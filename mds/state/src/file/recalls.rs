@@ -336,6 +336,16 @@ impl File {
         }
     }
 
+    /// When a recall that is under way runs out; `None`: what it asks for has been returned, or taken.
+    #[must_use]
+    pub fn recall_ends(&self, kind: RecallKind, client: ClientId, stateid: &StateId) -> Option<Time> {
+        let (held, recall) = match kind {
+            RecallKind::Layout { .. } => self.layouts.get(client).map(|held| (held.stateid, held.recall))?,
+            RecallKind::Delegation => self.delegations.get(client).map(|held| (held.stateid, held.recall))?,
+        };
+        recall.filter(|_| held.other == stateid.other).map(|recall| recall.deadline)
+    }
+
     pub(super) fn answer(
         &mut self,
         ctx: &Ctx<'_>,
