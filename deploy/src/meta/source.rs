@@ -173,7 +173,7 @@ impl Source {
 
 /// The next rows of a store that does not change. A cluster that is away for a while is waited for: hours may have been read.
 async fn page(db: &Database, snapshot: &mut Snapshot, range: &KeyRange) -> Result<Vec<KeyValue>> {
-    let begun = tokio::time::Instant::now();
+    let (clock, begun) = (Env::system().clock, tokio::time::Instant::now());
     loop {
         let failed = match snapshot.page(range, PAGE).await {
             Err(error) if error.is_retryable() => error,
@@ -184,11 +184,11 @@ async fn page(db: &Database, snapshot: &mut Snapshot, range: &KeyRange) -> Resul
         }
         // One that is only too old is made anew at once.
         if failed != KvError::TooOld {
-            tokio::time::sleep(PAUSE).await;
+            clock.sleep(PAUSE).await;
         }
         match db.snapshot().await {
             Err(error) if !error.is_retryable() => return Err(error.into()),
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Err(_) => clock.sleep(PAUSE).await,
             Ok(now) => *snapshot = now,
         }
     }

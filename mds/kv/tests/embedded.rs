@@ -230,8 +230,8 @@ async fn a_tree_that_hardly_changes_does_not_keep_journals() {
     const ROWS: u32 = 4096;
     let large = KeyRange::new(&b"m"[..], &b"n"[..]);
     let options = EmbeddedOptions { large: Some(large), unsafe_no_sync: true, ..EmbeddedOptions::default() };
-    let dir = tempfile::tempdir().unwrap();
-    let db = Database::open_embedded(Env::system(), dir.path(), options).unwrap();
+    let (env, dir) = (Env::system(), tempfile::tempdir().unwrap());
+    let db = Database::open_embedded(env.clone(), dir.path(), options).unwrap();
     for batch in 0..110u32 {
         let mut tx = db.begin();
         tx.clear([&b"m"[..], &batch.to_be_bytes()].concat());
@@ -245,7 +245,7 @@ async fn a_tree_that_hardly_changes_does_not_keep_journals() {
         if journals(dir.path()) <= 256 << 20 {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        env.clock.sleep(Duration::from_millis(100)).await;
     }
     panic!("{} MiB", journals(dir.path()) >> 20);
 }

@@ -104,15 +104,15 @@ impl Admin {
         let mut callers = mds.callers.shown(now);
         let left_out = callers.len().saturating_sub(SHOWN);
         callers.truncate(SHOWN);
-        let callers = callers.into_iter().map(|(address, who, told, trouble)| {
-            let who = who.unwrap_or_default();
+        let callers = callers.into_iter().map(|shown| {
+            let who = shown.who.unwrap_or_default();
             let groups = who.netgroups.into_iter().filter(|(_, is_in)| *is_in).map(|(group, _)| group.into());
             ctl_named_caller {
-                address: address.to_string().into(),
+                address: shown.address.to_string().into(),
                 name: who.name.unwrap_or_default().into(),
                 netgroups: groups.take(CTL_NETGROUPS_MAX as usize).collect(),
-                told_seconds: told.into_iter().collect(),
-                trouble: cut(trouble.unwrap_or_default()),
+                told_seconds: shown.told_seconds.into_iter().collect(),
+                trouble: cut(shown.trouble.unwrap_or_default()),
             }
         });
         ADMIN_NAMES_res::CTL_OK(ADMIN_NAMES_resok {

@@ -76,6 +76,17 @@ struct Entry {
     trouble: Option<String>,
 }
 
+/// What is shown of a caller.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) address: IpAddr,
+    pub(crate) who: Option<Who>,
+    /// So long ago its name was told.
+    pub(crate) told_seconds: Option<u64>,
+    /// Why it cannot be told now.
+    pub(crate) trouble: Option<String>,
+}
+
 impl Entry {
     fn is_asked_for(&self) -> bool {
         self.asking.as_ref().is_some_and(|over| over.has_changed().is_ok())
@@ -164,12 +175,14 @@ impl Callers {
         self.known.read().keys().copied().collect()
     }
 
-    /// Of those remembered, for people: name, netgroups, seconds since it was told, what is in the way.
-    pub(crate) fn shown(&self, now: Monotonic) -> Vec<(IpAddr, Option<Who>, Option<u64>, Option<String>)> {
+    /// Those remembered, for people.
+    pub(crate) fn shown(&self, now: Monotonic) -> Vec<Shown> {
         let known = self.known.read();
-        let one = |(address, entry): (&IpAddr, &Entry)| {
-            let age = entry.name.as_ref().map(|(_, when)| (now - *when).as_secs());
-            (*address, entry.who(), age, entry.trouble.clone())
+        let one = |(address, entry): (&IpAddr, &Entry)| Shown {
+            address: *address,
+            who: entry.who(),
+            told_seconds: entry.name.as_ref().map(|(_, when)| (now - *when).as_secs()),
+            trouble: entry.trouble.clone(),
         };
         known.iter().map(one).collect()
     }

@@ -143,7 +143,7 @@ impl Mds {
 
     async fn change_one(
         self: &Arc<Self>,
-        (version, path, change): (u64, &[u8], Change),
+        (version, path, change): (u64, Bytes, Change),
         from: SocketAddr,
         doubtful: &mut bool,
     ) -> Result<usize, Refusal> {

@@ -27,7 +27,7 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: EXCHANGE_ID4args) -> OpR
             ImplementationId::new(&id.nii_domain, &id.nii_name, (id.nii_date.seconds, id.nii_date.nseconds))
         }),
         minor_version: cx.minor,
-        host: Some(cx.from.to_canonical()),
+        host: Some(cx.from.address.to_canonical()),
     };
     let mds = &cx.server;
     let (reply, effects) = {

@@ -405,9 +405,8 @@ fn one_client_does_not_hold_all_ranges_that_there_may_be() {
 /// A machine may be as many clients as it has names for, and have as many addresses as it likes of its network.
 #[test]
 fn clients_of_one_host_leave_to_others_as_much_as_they_have() {
-    let mut w = World::default();
     // There are more clients than its checks know of.
-    w.replaying = true;
+    let mut w = World { replaying: true, ..World::default() };
     (w.policy.max_ranges, w.policy.max_locks) = (16, 100);
     let many: Vec<_> = (11..31).map(ClientId).collect();
     for (n, client) in many.iter().enumerate() {

@@ -45,7 +45,7 @@ fn who_promised_to_return_a_layout_to_write_with_is_asked_again_each_second() {
         let next = w.file.next_deadline().unwrap();
         assert_eq!(next, w.now.plus_nanos(1_000_000_000), "{answer:?}");
         w.tick_to(next);
-        assert_eq!(w.recalls, [first.clone()], "who only reads is not asked again");
+        assert_eq!(w.recalls, std::slice::from_ref(&first), "who only reads is not asked again");
         w.answer_of_the_unaware(B, answer);
         assert!(w.fences.is_empty() && !w.file.needs_settle(), "{answer:?}");
     }
