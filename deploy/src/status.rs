@@ -85,7 +85,8 @@ pub(crate) async fn policy(options: cli::Policy) -> Result<()> {
     let parts = || parts.iter().filter_map(|(what, value)| Some((*what, value.as_deref()?)));
     let wanted = match options.policy.clone() {
         Some(policy) => policy,
-        None if parts().next().is_some() => ask(String::new()).await?,
+        // A class that is not spoken of stays: it may be another one by then.
+        None if parts().next().is_some() => without(&ask(String::new()).await?, "class"),
         None => String::new(),
     };
     let wanted = parts().fold(wanted, |policy, (what, value)| with(&policy, what, value));
@@ -100,9 +101,12 @@ pub(crate) async fn policy(options: cli::Policy) -> Result<()> {
 
 /// A policy with another limit for files that are kept in the metadata, or another class.
 fn with(policy: &str, what: &str, value: &str) -> String {
+    format!("{},{what}={value}", without(policy, what))
+}
+
+fn without(policy: &str, what: &str) -> String {
     let is_it = |part: &&str| part.split_once('=').is_some_and(|(name, _)| name == what);
-    let kept = policy.split(',').filter(|part| !is_it(part));
-    kept.chain([format!("{what}={value}").as_str()]).collect::<Vec<_>>().join(",")
+    policy.split(',').filter(|part| !is_it(part)).collect::<Vec<_>>().join(",")
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

@@ -262,8 +262,11 @@ impl<Q: Question> Answers<Q> {
         if let Some(Asking { mut over, since }) = self.ask(env, from, about) {
             let now = env.clock.now();
             // Each of many calls would wait for a directory service that is away.
-            let patience =
-                if self.usable(now, about).is_some() { (since + LAG).since(now) } else { PATIENCE };
+            let patience = if matches!(self.usable(now, about), Some(Some(_))) {
+                (since + LAG).since(now)
+            } else {
+                PATIENCE
+            };
             if !patience.is_zero() {
                 // It never says anything more: it ends.
                 drop(env.clock.timeout(patience, over.changed()).await);

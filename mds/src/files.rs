@@ -148,9 +148,9 @@ impl Files {
         self.policy.opens_are_full(&self.index.lock().usage(client))
     }
 
-    /// The client may have no more files open because of what others have, at its host or anywhere.
-    pub(crate) fn opens_are_shared_out(&self, client: ClientId) -> bool {
-        self.policy.opens_are_shared_out(&self.index.lock().usage(client))
+    /// All clients together may have no more files open, whoever asks.
+    pub(crate) fn opens_of_all_are_full(&self) -> bool {
+        self.policy.opens_are_shared_out(&self.index.lock().in_all())
     }
 
     /// Whose opens of a file are why the client may not open it.
@@ -163,9 +163,9 @@ impl Files {
         entry.peek(|file| file.in_the_way_of_lock(&self.policy, client))
     }
 
-    /// The same of locks.
-    pub(crate) fn locks_are_shared_out(&self, client: ClientId) -> bool {
-        self.policy.locks_are_shared_out(&self.index.lock().usage(client))
+    /// All clients together may have no more locks.
+    pub(crate) fn locks_of_all_are_full(&self) -> bool {
+        self.policy.locks_are_shared_out(&self.index.lock().in_all())
     }
 
     /// Files that were being written to are about to be found still.

@@ -18,6 +18,8 @@ use crate::{cli, descriptors, ds, logs, owner};
 
 /// A metadata server that is there answers sooner.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// So long a class is tried to be given.
+const CLASSED: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -42,6 +44,11 @@ pub(super) async fn run(options: &cli::Serve, how: &How) -> Result<()> {
             say!("{}", json!({ "was_there": true }));
         } else {
             say!("{} has a store already: it is left as it is", dir.display());
+        }
+        if let Some(class) = &how.class {
+            aside(format_args!(
+                "whether it is of class {class} was not looked at: `sluice ds list` shows it, `sluice ds class` sets it"
+            ));
         }
         return Ok(());
     }
@@ -69,7 +76,7 @@ pub(super) async fn run(options: &cli::Serve, how: &How) -> Result<()> {
     let id = u32::from(server.status().store_id);
     // At once: until then files go there that name no class.
     let classed = match &how.class {
-        Some(class) => class::set(&admin, id, class).await.map(drop),
+        Some(class) => give(&admin, id, class).await,
         None => Ok(()),
     };
     let after = ask(&admin).await?;
@@ -104,6 +111,17 @@ pub(super) async fn run(options: &cli::Serve, how: &How) -> Result<()> {
     );
     say!("start it now: {}", command(options));
     Ok(())
+}
+
+/// Gives it its class, of a metadata server that may be another one by now.
+async fn give(admin: &Admin, id: u32, class: &str) -> Result<()> {
+    let begin = Instant::now();
+    loop {
+        match class::set(admin, id, class).await {
+            Err(_) if begin.elapsed() < CLASSED => tokio::time::sleep(LOOK).await,
+            done => return done.map(drop),
+        }
+    }
 }
 
 /// Refuses a second store in place of one that is not there now. What is at the same address was served from the same directory, as

@@ -265,7 +265,7 @@ impl Admin {
         };
         // A class that nobody speaks of may be gone since.
         let unknown = set.filter(|_| !kept.class).and_then(|policy| self.no_such_class(&policy));
-        if let Some(why) = unknown.or_else(|| set.and_then(|policy| self.too_few(&policy))) {
+        if let Some(why) = unknown.or_else(|| set.and_then(|policy| self.too_few(&policy, kept))) {
             return refuse(why);
         }
         match self.apply(&args.path, set).await {
@@ -282,11 +282,14 @@ impl Admin {
     }
 
     /// Why no file of this policy could be made. Before there are data servers anything may be said of those to come.
-    fn too_few(&self, policy: &LayoutPolicy) -> Option<String> {
+    fn too_few(&self, policy: &LayoutPolicy, kept: Kept) -> Option<String> {
         let mut all = self.mds.data_servers.all();
         all.retain(|store| store.is_active());
         let wanted = crate::layout::classes::wanted(&self.mds, policy.class);
-        let (any, mirrors) = (!all.is_empty(), policy.mirrors);
+        // Of the others it is known how many there are, and what the server makes of a policy that does not say.
+        let said =
+            policy.class.filter(|_| !kept.class).map(|_| crate::layout::with_mirrors(&self.mds, *policy));
+        let (any, mirrors) = (!all.is_empty(), said.unwrap_or(*policy).mirrors);
         all.retain(|store| wanted.takes(store.class()));
         let class = policy.class.map_or_else(String::new, |_| wanted.words());
         let active = all.len();

@@ -40,10 +40,12 @@ pub(crate) struct Recalls {
     lines: DashMap<ClientId, Line, FixedState>,
 }
 
-/// Those of one client, first come first served; gone when empty.
+/// Those of one client, first come first served; gone when empty. Delegations are few, and somebody waits for each: they do not
+/// stand behind all layouts that a data server which is lost has taken back.
 #[derive(Debug, Default)]
 struct Line {
-    waiting: VecDeque<Asked>,
+    delegations: VecDeque<Asked>,
+    layouts: VecDeque<Asked>,
     /// Who sends them: one task.
     sender: Weak<()>,
 }
@@ -61,7 +63,10 @@ impl Recalls {
     /// One more. `Some`: nobody sends those of this client; whoever holds this does.
     fn push(&self, client: ClientId, asked: Asked) -> Option<Arc<()>> {
         let mut line = self.lines.entry(client).or_default();
-        line.waiting.push_back(asked);
+        match asked.kind {
+            RecallKind::Delegation => line.delegations.push_back(asked),
+            RecallKind::Layout { .. } => line.layouts.push_back(asked),
+        }
         // A sender that died by a fault of ours is replaced.
         (line.sender.strong_count() == 0).then(|| {
             let own = Arc::new(());
@@ -73,7 +78,8 @@ impl Recalls {
     /// The next one. `None`: there is none, and the next to come has another sender.
     fn next(&self, client: ClientId) -> Option<Asked> {
         let Entry::Occupied(mut line) = self.lines.entry(client) else { return None };
-        let next = line.get_mut().waiting.pop_front();
+        let waiting = line.get_mut();
+        let next = waiting.delegations.pop_front().or_else(|| waiting.layouts.pop_front());
         if next.is_none() {
             line.remove();
         }

@@ -51,7 +51,7 @@ pub(super) fn host_of(owner: &[u8]) -> Option<IpAddr> {
 }
 
 /// From where a client was established. Releases before wrote it down of hosts without an export alone.
-pub(super) fn maker(info: &ClientInfo) -> Option<IpAddr> {
+pub(crate) fn maker(info: &ClientInfo) -> Option<IpAddr> {
     info.host.or_else(|| host_of(&info.owner))
 }
 

@@ -239,9 +239,9 @@ impl Registry {
         all
     }
 
-    /// Some that was not removed has no class: mostly the first.
+    /// Some that is in use has no class: mostly the first.
     pub(crate) fn has_any_without_class(&self) -> bool {
-        self.stores.read().values().any(|store| !store.is_removed() && store.class().is_none())
+        self.stores.read().values().any(|store| store.is_active() && store.class().is_none())
     }
 
     /// Every one that ever was.

@@ -16,10 +16,12 @@ use sluice_env::{Env, Monotonic};
 use sluice_state::ClientId;
 use tokio::sync::watch;
 
+use super::change::AT_ONCE;
 use super::lookups::{PATIENCE, Told};
 use super::peer::{Origin, Peer, Who};
 use super::rules::same;
 use super::table::Table;
+use crate::clients::strangers;
 use crate::dsctl::lockout;
 use crate::server::Mds;
 
@@ -144,14 +146,18 @@ impl Callers {
         let netgroups = table.netgroups();
         let mut known = self.known.write();
         // Nobody is remembered beside so many.
-        let Some(entry) = known.get_mut(&address) else { return Ok(None) };
+        let Some(entry) = known.get_mut(&address) else { return Err(NotYet) };
+        let peer = Arc::new(Peer::new(entry.who(), table));
         match entry.doubt {
             _ if entry.is_told(&netgroups) => entry.doubt = None,
-            Some(since) if now - since >= DOUBT => {}
+            // What is not told of him makes no difference.
+            _ if table.tells(&Origin { address, peer: Some(Arc::clone(&peer)) }) => {}
+            // He was asked about, in vain.
+            Some(since) if now - since >= DOUBT && entry.trouble.is_some() => {}
             _ => return Err(NotYet),
         }
-        entry.peer = Arc::new(Peer::new(entry.who(), table));
-        Ok(Some(Arc::clone(&entry.peer)))
+        entry.peer = Arc::clone(&peer);
+        Ok(Some(peer))
     }
 
     /// All of them are judged by another table, but those of whom more must be asked.
@@ -212,6 +218,11 @@ impl Mds {
         if let Some(peer) = self.callers.judged(address.to_canonical(), table.version()) {
             return Ok((table, Origin { address, peer: Some(peer) }));
         }
+        // Whom networks settle needs no name.
+        let plain = Origin::address(address);
+        if table.tells(&plain) {
+            return Ok((table, plain));
+        }
         Box::pin(self.introduced(table, address)).await
     }
 
@@ -245,8 +256,9 @@ impl Mds {
                 let mut swept = self.callers.swept.lock();
                 if swept.is_none_or(|last| now - last >= SWEEP) {
                     *swept = Some(now);
-                    // Those of whom nobody can tell anything.
-                    known.retain(|_, entry| entry.name.is_some() || entry.is_asked_for());
+                    // Those who are nobody by name, or of whom nobody can tell anything: it costs a look-up to know them again.
+                    let is_somebody = |who: Who| who.name.is_some() || who.netgroups.values().any(|is| *is);
+                    known.retain(|_, entry| entry.is_asked_for() || entry.who().is_some_and(is_somebody));
                 }
                 if known.len() >= MOST {
                     return None;
@@ -336,8 +348,11 @@ impl Mds {
         if less.is_empty() {
             return;
         }
-        for entry in self.files.all() {
-            self.take_back(&entry, |client, export| less.contains(&export) && self.is_at(client, address));
+        for files in self.files.all().chunks(AT_ONCE) {
+            for entry in files {
+                self.take_back(entry, |client, export| less.contains(&export) && self.is_at(client, address));
+            }
+            tokio::task::yield_now().await;
         }
         let clients = self.client_infos().into_iter().filter(|info| info.confirmed).map(|info| info.id);
         lockout::locked_out(self, clients.filter(|client| self.is_at(*client, address)).collect());
@@ -372,7 +387,19 @@ impl Mds {
         let (now, netgroups) = (self.env.clock.now(), table.netgroups());
         let infos = self.client_infos();
         let here: BTreeSet<IpAddr> = infos.iter().filter_map(|info| self.client_address(info.id)).collect();
-        let here: BTreeSet<IpAddr> = here.into_iter().map(|address| address.to_canonical()).collect();
+        // Whose a client is matters as long as it is there, from wherever it calls now.
+        let makers = infos.iter().filter_map(strangers::maker);
+        let here: BTreeSet<IpAddr> =
+            here.into_iter().chain(makers).map(|address| address.to_canonical()).collect();
+        let new: Vec<IpAddr> = {
+            let known = self.callers.known.read();
+            let settled = |address: &IpAddr| table.tells(&Origin::address(*address));
+            let new = here.iter().filter(|address| !known.contains_key(address) && !settled(address));
+            new.take(AT_ONE_LOOK).copied().collect()
+        };
+        for address in new {
+            drop(self.ask_about(address, netgroups.clone(), false));
+        }
         let (mut ended, mut due) = (Vec::new(), Vec::new());
         self.callers.known.write().retain(|address, entry| {
             if std::mem::take(entry.used.get_mut()) {
@@ -402,9 +429,9 @@ impl Mds {
 pub(crate) async fn run(mds: Arc<Mds>) {
     let env: Env = mds.env.clone();
     loop {
-        env.clock.sleep(TICK).await;
         let table = mds.exports.now();
         mds.look_at_hosts(&table).await;
         mds.look_at_callers(&mds.exports.now()).await;
+        env.clock.sleep(TICK).await;
     }
 }

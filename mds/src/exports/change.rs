@@ -22,7 +22,7 @@ use crate::server::Mds;
 /// Before exports are looked up whose change ended nobody knows how, and each time that cannot be done.
 const LOOK: Duration = Duration::from_secs(1);
 /// Files that are looked at before others have their turn of the processor.
-const AT_ONCE: usize = 256;
+pub(super) const AT_ONCE: usize = 256;
 
 /// What an administrator wants.
 #[derive(Clone, Debug)]

@@ -225,7 +225,11 @@ impl Mds {
             if row.named == export.named {
                 continue;
             }
-            sound(&row)?;
+            // It keeps those that it has.
+            if let Err(error) = sound(&row) {
+                tracing::warn!(export = row.id, %error, "hosts of an export have other addresses, and they are too many");
+                continue;
+            }
             (*doubtful, moved) = (true, true);
             self.store(Some(&row), row.id).await?;
         }

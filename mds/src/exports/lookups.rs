@@ -16,6 +16,8 @@ use super::rules::same;
 
 /// How long an answer is waited for.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// And a turn for it.
+const TURN: Duration = Duration::from_secs(60);
 /// Questions at once: each takes a thread for as long as a name service takes.
 const AT_ONCE: usize = 16;
 
@@ -114,7 +116,9 @@ impl Lookups {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this server asks no name service"));
         };
         let silent = || io::Error::new(io::ErrorKind::TimedOut, "the name service does not answer");
-        let Ok(turn) = Arc::clone(&self.turns).acquire_owned().await else { return Err(silent()) };
+        // Where every turn hangs, that is an answer, too.
+        let turn = env.clock.timeout(TURN, Arc::clone(&self.turns).acquire_owned()).await;
+        let Ok(Ok(turn)) = turn else { return Err(silent()) };
         let place = Arc::new(Mutex::new(None));
         let answer = Arc::clone(&place);
         let work = env.spawn.blocking(Box::new(move || {

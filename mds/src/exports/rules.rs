@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use sluice_namespace::stable_storage::{ClientName, Export, Network, Rule};
 
-use super::peer::{Origin, Who};
+use super::peer::{Origin, Peer, Who};
 
 /// An export with its rules in the order in which they hold, which is that of exports(5): hosts, networks, patterns of names,
 /// netgroups, everybody.
@@ -89,6 +89,17 @@ impl Exported {
             }
         };
         rule.filter(Rule::lets_in)
+    }
+
+    /// Whether it is known which of its rules holds for somebody.
+    pub(super) fn tells(&self, from: &Origin, version: u64) -> bool {
+        let is_told = |peer: &Peer| {
+            let decided = peer.decided(version, self.row.id);
+            decided.unwrap_or_else(|| self.decide(peer.who.as_ref())) != ByName::Untold
+        };
+        self.by_name.is_empty()
+            || self.by_address.iter().any(|rule| rule.clients.contains(from.address))
+            || from.peer.as_deref().is_some_and(is_told)
     }
 
     /// What the rules by name have for somebody; `None`: of whom nothing is known.
@@ -201,7 +212,7 @@ mod tests {
     fn which(clients: &[&str], address: &str, who: Option<Who>) -> Option<u32> {
         let table = Table::new(vec![export(clients)], &[], Wall { seconds: 7, nanos: 0 });
         let later = Table::new(vec![export(clients)], &[], Wall { seconds: 8, nanos: 0 });
-        let peer = std::sync::Arc::new(super::super::peer::Peer::new(who, &table));
+        let peer = std::sync::Arc::new(Peer::new(who, &table));
         let from = Origin { address: address.parse().unwrap(), peer: Some(peer) };
         let found = table.rule(1, &from).map(|rule| rule.anonymous_uid);
         assert_eq!(later.rule(1, &from).map(|rule| rule.anonymous_uid), found);
@@ -232,6 +243,28 @@ mod tests {
         assert_eq!(which(&["any", "@g", "@h"], "::1", who("a.x", &[("g", true)])), Some(1));
         assert_eq!(which(&["any", "*.x", "@h"], "::1", who("a.x", &[])), Some(1));
         assert_eq!(which(&["*.x"], "::1", who("a.y", &[])), None);
+    }
+
+    /// What it may do it may do again once that is told, and nobody is to have its clients meanwhile.
+    #[test]
+    fn nobody_may_do_as_much_as_who_cannot_be_told() {
+        let [open, secret] = [(1, "10.0.0.0/8"), (2, "@g")].map(|(id, to)| Export { id, ..export(&[to]) });
+        let table = Table::new(vec![open, secret], &[], Wall::default());
+        let at = |address: &str, who| Origin {
+            address: address.parse().unwrap(),
+            peer: Some(std::sync::Arc::new(Peer::new(who, &table))),
+        };
+        let (member, other) =
+            (at("10.0.0.1", who("", &[("g", true)])), at("10.0.0.2", who("", &[("g", false)])));
+        assert!(table.gives_as_much(&member, &other) && !table.gives_as_much(&other, &member));
+        for untold in [at("10.0.0.1", None), at("10.0.0.1", who("a.x", &[])), Origin::address(member.address)]
+        {
+            assert!(!table.tells(&untold) && !table.gives_as_much(&other, &untold), "{untold:?}");
+        }
+        // Whom networks settle needs no name.
+        let plain = Table::new(vec![export(&["10.0.0.0/8", "@g"])], &[], Wall::default());
+        let [one, two] = ["10.0.0.1", "10.0.0.2"].map(|address| Origin::address(address.parse().unwrap()));
+        assert!(plain.tells(&one) && plain.gives_as_much(&two, &one));
     }
 
     #[test]

@@ -94,6 +94,11 @@ impl Table {
         self.asks
     }
 
+    /// Whether it is known of every export what somebody may do there.
+    pub(crate) fn tells(&self, from: &Origin) -> bool {
+        self.exports.values().all(|export| export.tells(from, self.version()))
+    }
+
     /// Netgroups that some rule is for.
     pub(crate) fn netgroups(&self) -> BTreeSet<String> {
         self.exports.values().flat_map(Exported::netgroups).map(str::to_owned).collect()
@@ -182,8 +187,7 @@ impl Table {
         let less = |export: &Export| {
             is_narrower(self.rule(export.id, as_to).as_ref(), self.rule(export.id, from).as_ref())
         };
-        let is_known = !self.asks() || as_to.peer.is_some();
-        is_known && self.lets_in(as_to) && !self.all().any(less)
+        self.tells(as_to) && self.lets_in(as_to) && !self.all().any(less)
     }
 
     /// Whether any export lets somebody in as the one he says he is.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sluice_kv::KvError;
 use sluice_namespace::stable_storage::{StoreState, put_store, store};
-use sluice_namespace::{Class, FsError, Layout, StoreId};
+use sluice_namespace::{Class, FsError, Layout, LayoutPolicy, StoreId};
 
 use super::drain::change::Refusal;
 use super::placement::{Candidate, Wanted};
@@ -40,6 +40,13 @@ pub(crate) fn retain(mds: &Mds, candidates: &mut Vec<Candidate>, class: Option<C
     let wanted = if class.is_none() && plain { Wanted::Of(None) } else { wanted(mds, class) };
     candidates.retain(|candidate| wanted.takes(candidate.class));
     wanted
+}
+
+/// What a file that is kept in the metadata follows when it gets data files. It cannot be given another policy: where nobody is of its
+/// class any more, it has none.
+pub(crate) fn of_file(mds: &Mds, policy: LayoutPolicy) -> LayoutPolicy {
+    let there = |class| mds.data_servers.all().iter().any(|store| store.class() == Some(class));
+    LayoutPolicy { class: policy.class.filter(|class| there(*class)), ..policy }
 }
 
 /// What takes the place of something at this data server is for these.
@@ -96,7 +103,8 @@ pub(crate) struct Changed {
 pub(crate) async fn set(mds: &Arc<Mds>, id: StoreId, class: Option<Class>) -> Result<Changed, Refusal> {
     let _alone = mds.classes.asked.lock().await;
     let handle = match mds.data_servers.get(id) {
-        Some(handle) if !handle.is_removed() => handle,
+        // What has one is not read by older releases, whether it is in use or not.
+        Some(handle) if !handle.is_removed() || class.is_none() => handle,
         Some(_) => return Err(Refusal::No(format!("data server {} was removed", id.0))),
         None => {
             return Err(Refusal::No(format!("there is no data server {}: sluice ds list shows them", id.0)));
@@ -109,7 +117,7 @@ pub(crate) async fn set(mds: &Arc<Mds>, id: StoreId, class: Option<Class>) -> Re
     let change = mds.write_again(|mut txn| {
         Box::pin(async move {
             let mut row = store(&txn, id).await?.ok_or(FsError::NotFound)?;
-            if row.state == StoreState::Removed {
+            if row.state == StoreState::Removed && class.is_some() {
                 return Ok(false);
             }
             if row.class != class {

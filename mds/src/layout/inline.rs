@@ -183,7 +183,8 @@ async fn in_turn(mds: &Arc<Mds>, key: InodeKey) -> Result<(), nfsstat4> {
             .await
             .map_err(|error| fs_status(&error))?;
         let (Some(inline), Some(data)) = (found.inode.inline(), found.data) else { return Ok(()) };
-        let (policy, refused) = (inline.policy(), |store| refusals.contains_key(&store));
+        let policy = super::classes::of_file(mds, inline.policy());
+        let refused = |store| refusals.contains_key(&store);
         let placed = super::place_beside(mds, &policy, true, refused).await;
         let Placed { mut layout, placing } = placed.map_err(|status| without_place(status, &refusals))?;
         let making = match data.is_empty() {

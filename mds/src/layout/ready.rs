@@ -159,7 +159,8 @@ async fn replace(mds: &Arc<Mds>, key: InodeKey, index: usize) -> Result<(), nfss
                     return Ok(());
                 };
                 let like = |store| super::classes::like(mds, store);
-                let Some(new) = placement::repaired(old, candidates, turn, like) else { return Ok(()) };
+                let new = placement::repaired(old, candidates, turn, like, |_| false);
+                let Some(new) = new.filter(|new| new.slots != old.slots) else { return Ok(()) };
                 namespace.replace_component(&mut txn, &key, index, new).await?;
                 Ok(())
             })
@@ -178,6 +179,7 @@ async fn prepare(mds: &Arc<Mds>, inode: &Inode, want: &Use) -> Result<Inode, nfs
         Some(_) => None,
         None => {
             let policy = inode.inline().map_or_else(LayoutPolicy::default, |inline| inline.policy());
+            let policy = super::classes::of_file(mds, policy);
             Some(super::place(mds, &policy, true).await?)
         }
     };

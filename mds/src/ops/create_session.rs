@@ -39,7 +39,7 @@ pub(crate) async fn create_session(
     let pending = loop {
         let (step, full) = {
             let mut table = mds.clients.lock();
-            (table.create_session(mds.now(), connection, &request, random), table.is_full(request.client))
+            (table.create_session(mds.now(), connection, &request, random), table.is_full())
         };
         match step {
             Ok(CreateStep::Pending(pending)) => break pending,

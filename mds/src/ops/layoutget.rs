@@ -286,10 +286,18 @@ fn uncut(cx: &Context, ask: &Ask, inode: &Inode) -> OpError {
 /// as an error of a device, goes to the application. Who outgrows that hears of it from WRITE.
 async fn unready(cx: &Context, ask: &Ask, key: InodeKey, (inline, status): (bool, nfsstat4)) -> OpError {
     let (mds, namespace) = (&cx.server, &cx.server.namespace);
-    let unplaced = matches!(
-        status,
-        nfsstat4::NFS4ERR_DELAY | nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_IO | nfsstat4::NFS4ERR_ROFS
-    );
+    let unplaced = match status {
+        nfsstat4::NFS4ERR_NOSPC | nfsstat4::NFS4ERR_IO | nfsstat4::NFS4ERR_ROFS => true,
+        // One that is started again is there in a moment, and Linux asks for no layout of the file for two minutes after any other
+        // answer.
+        nfsstat4::NFS4ERR_DELAY => {
+            let mut all = mds.data_servers.all();
+            all.retain(|store| store.is_active());
+            all.iter().any(|store| store.given_up())
+                && all.iter().all(|store| store.serves() || store.given_up())
+        }
+        _ => false,
+    };
     if inline && unplaced {
         // Somebody else may have found a place meanwhile.
         let found = mds.read(|txn| Box::pin(async move { namespace.getattr(&txn, &key).await })).await;

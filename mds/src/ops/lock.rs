@@ -65,7 +65,7 @@ pub(crate) async fn lock(cx: &mut Context, args: LOCK4args) -> OpResult<LOCK4res
             }
             // Nor are those of a client whose lease is over in anybody's way where there are too many in all.
             Err(Error::Resource)
-                if cx.server.files.locks_are_shared_out(client)
+                if cx.server.files.locks_of_all_are_full()
                     && cx.server.expel_longest_silent(|held| held.locks > 0).await => {}
             Err(Error::Resource) => {
                 let holders = cx.server.files.in_the_way_of_lock(&entry, client);

@@ -351,10 +351,10 @@ fn remember(request: &mut OpenRequest, now: &Inode) {
     request.times = request.times.map(|_| delegated::stamps(now.record.atime, now.mtime()));
 }
 
-/// Where all clients together have too many files open, or those of one host, one whose lease is over gives way. False: there is none.
+/// Where all clients together have too many files open, one whose lease is over gives way. False: there is none. Where those of one host
+/// have, nobody else does.
 pub(super) async fn make_room(cx: &Context) -> bool {
-    cx.client().is_ok_and(|client| cx.server.files.opens_are_shared_out(client))
-        && cx.server.expel_longest_silent(|held| held.opens > 0).await
+    cx.server.files.opens_of_all_are_full() && cx.server.expel_longest_silent(|held| held.opens > 0).await
 }
 
 /// Where one file is open too often, somebody gives way who has it open.

@@ -526,7 +526,6 @@ impl StateIndex {
         for other in others.keys().chain(revoked.values()) {
             self.entries.remove(other);
         }
-        let host = host.or(place);
         self.count(host, |all| {
             all.opens -= usage.opens;
             all.locks -= usage.locks;
@@ -535,7 +534,7 @@ impl StateIndex {
             all.layouts -= usage.layouts;
             all.delegations -= usage.delegations;
         });
-        if let Some(host) = host.filter(|host| self.hosts.get(host) == Some(&Usage::default())) {
+        if let Some(host) = host.or(place).filter(|host| self.hosts.get(host) == Some(&Usage::default())) {
             self.hosts.remove(&host);
         }
     }

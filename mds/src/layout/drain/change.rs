@@ -336,7 +336,8 @@ fn judge(mds: &Arc<Mds>, goes: &StoreHandle) -> Result<Count, Refusal> {
         return Ok(counted.unwrap_or_default());
     }
     let mut others = mds.data_servers.all();
-    let like = if lost { Wanted::Any } else { classes::like(mds, goes.id) };
+    let leaves = lost || classes::may_leave(mds, goes.id);
+    let like = if leaves { Wanted::Any } else { classes::like(mds, goes.id) };
     others.retain(|store| {
         store.id != goes.id && store.serves() && store.takes_new() && like.takes(store.class())
     });

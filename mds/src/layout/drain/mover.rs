@@ -57,8 +57,9 @@ pub(super) async fn replace_unseen(
                         }
                         let untouched = component.is_untouched(inode.size());
                         let own = |from| classes::like(mds, from);
-                        let new = placement::repaired(component, list, turn(mds), own);
-                        let any = || placement::repaired(component, list, turn(mds), |_| Wanted::Any);
+                        let must = |from| from == store;
+                        let new = placement::repaired(component, list, turn(mds), own, must);
+                        let any = || placement::repaired(component, list, turn(mds), |_| Wanted::Any, must);
                         let new = new.or_else(|| any().filter(|_| leaves)).filter(|_| untouched);
                         match new {
                             Some(new) => {

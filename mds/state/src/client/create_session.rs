@@ -287,15 +287,14 @@ impl Clients {
         if full(&evicted) { Err(Error::Nospc) } else { Ok((evicted, freed)) }
     }
 
-    /// All clients together have as much as they may have, or those of this one's host: it may be refused for it.
+    /// All clients together have as much as they may have: one may be refused for it. That those of its host have is nobody else's
+    /// fault.
     #[must_use]
-    pub fn is_full(&self, id: ClientId) -> bool {
-        let new = self.by_id.get(&id).filter(|client| !client.confirmed);
+    pub fn is_full(&self) -> bool {
         self.promised.slots >= self.config.max_slots
             || self.promised.cache.saturating_add(self.config.channel.fore.max_response_cached.into())
                 > self.config.max_cache
             || self.confirmed_count() >= self.config.max_clients
-            || new.is_some_and(|client| self.host_is_full(client))
     }
 
     /// A fore channel within what the client may have, and what all clients may have together; `freed` of both is given

@@ -45,8 +45,13 @@ impl File {
         if pending.promised {
             // It knows this recall. OLD_STATEID says just that: Linux has taken its seqid for the latest. DELAY: the return is on its
             // way. So it may be where it is said that there is no such layout, unless that is said again later.
-            let unknown = matches!(answer, RecallAnswer::NoMatching | RecallAnswer::BadStateid);
-            let before = std::mem::replace(&mut pending.unknown, unknown);
+            let (unknown, before) = match answer {
+                RecallAnswer::NoMatching | RecallAnswer::BadStateid => (true, pending.unknown),
+                // It has said nothing.
+                RecallAnswer::Unreachable => (pending.unknown, false),
+                _ => (false, false),
+            };
+            pending.unknown = unknown;
             pending.retry_at = (writes || unknown).then_some(again);
             if unknown && before {
                 self.layout_forgotten(client, out);
