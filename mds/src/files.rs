@@ -64,6 +64,8 @@ pub(crate) struct FileEntry {
     stored: Mutex<Option<(u64, u64)>>,
     /// Of what the holder of a write delegation has told, once others asked.
     shown: OnceLock<Box<AsyncMutex<Shown>>>,
+    /// Who has changed the data since the file is in use: 0 nobody, [`SEVERAL`], or that client.
+    changer: AtomicU64,
     /// Truncations that have begun, and those that have ended.
     cuts: [AtomicU64; 2],
     /// When the last of them began.
@@ -220,6 +222,7 @@ impl Files {
                 looked: AtomicU64::new(0),
                 stored: Mutex::default(),
                 shown: OnceLock::new(),
+                changer: AtomicU64::new(0),
                 cuts: Default::default(),
                 cut_at: AtomicU64::new(0),
                 exports: Mutex::default(),
@@ -293,7 +296,24 @@ impl Timers {
     }
 }
 
+/// No client has this number.
+const SEVERAL: u64 = u64::MAX;
+
 impl FileEntry {
+    /// The client is about to make known what it has written.
+    pub(crate) fn changes(&self, client: ClientId) {
+        let before = self.changer.load(Ordering::Acquire);
+        if before != client.0 && before != SEVERAL {
+            let both = |before| Some(if before == 0 { client.0 } else { SEVERAL });
+            let _ = self.changer.fetch_update(Ordering::AcqRel, Ordering::Acquire, both);
+        }
+    }
+
+    /// What it has made known has nothing in it that another client has written since the file is in use.
+    pub(crate) fn changes_alone(&self, client: ClientId) -> bool {
+        self.changer.load(Ordering::Acquire) == client.0
+    }
+
     /// A look at the machine that changes nothing.
     pub(crate) fn peek<T>(&self, look: impl FnOnce(&File) -> T) -> T {
         look(&self.machine.lock())

@@ -90,5 +90,12 @@ for round in $(seq "$ROUNDS"); do
   $PYTHON /tmp/shared.py counted $D/counters-$round "$ROLE" 0 || fail "counts are lost"
   barrier counted-$round
 done
+# Both end at the same moment again and again: what one has in memory of before the other's last is not to be shown.
+for round in $(seq $((ROUNDS * 4))); do
+  $PYTHON /tmp/shared.py counters $D/ends-$round "$ROLE" 0.5 || fail "counters"
+  barrier ends-$round
+  $PYTHON /tmp/shared.py counted $D/ends-$round "$ROLE" 0 || fail "what one wrote last the other does not see"
+  barrier seen-$round
+done
 cd /; umount_sluice
 echo PASS

@@ -162,6 +162,8 @@ pub const CASES: &[Case] = &[
         partner: Partner::Same,
         seconds: 120,
         seconds_per_round: 60,
+        // Without a lock others show old pages (ADR 0032).
+        reference: false,
         ..BASE
     },
     Case {

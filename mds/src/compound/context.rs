@@ -77,8 +77,9 @@ pub(crate) struct Context {
     left: Option<u32>,
     /// The file that an operation of this COMPOUND has made, with that operation's position.
     made: Option<(u32, InodeKey)>,
-    /// Position of the last operation behind which a size would be taken for too new.
-    of_writer: Option<u32>,
+    /// Position of the last operation behind which a size would be taken for too new, and whether nobody else's changes are in what
+    /// it left.
+    of_writer: Option<(u32, bool)>,
 }
 
 impl Context {
@@ -372,14 +373,14 @@ impl Context {
     }
 
     /// The client is writing to the current file, and takes a size that comes right behind the running operation for newer
-    /// than all that it has written since it asked (ADR 0032).
-    pub(crate) fn is_of_writer(&mut self) {
-        self.of_writer = Some(self.index);
+    /// than all that it has written since it asked, and the change for its own: if `alone`, it is (ADR 0032).
+    pub(crate) fn is_of_writer(&mut self, alone: bool) {
+        self.of_writer = Some((self.index, alone));
     }
 
-    /// The running operation is right behind such a one, and of the same file.
-    pub(crate) fn is_behind_writer(&self) -> bool {
-        self.of_writer.is_some_and(|position| position + 1 == self.index)
+    /// The running operation is right behind such a one, and of the same file; whether the change is the client's own.
+    pub(crate) fn is_behind_writer(&self) -> Option<bool> {
+        self.of_writer.filter(|(position, _)| position + 1 == self.index).map(|(_, alone)| alone)
     }
 
     /// What the running operation's transaction has made of the current file: Linux asks for its attributes next.

@@ -26,11 +26,15 @@ pub(crate) async fn getattr(cx: &mut Context, mut args: GETATTR4args) -> OpResul
     // ADR 0032: a Linux client takes what comes with a LAYOUTCOMMIT or a SETXATTR for newer than all that it has written
     // since it asked, and would cut its view of the file to a size from before that. Who keeps nothing of a file in
     // memory asks for no change attribute.
-    let keeps_its_own = cx.is_behind_writer() && args.attr_request.contains(FATTR4_CHANGE);
+    let own = cx.is_behind_writer().filter(|_| args.attr_request.contains(FATTR4_CHANGE));
     let mut moves = args.attr_request.and(get::MOVES_WITH_DATA);
-    if keeps_its_own {
+    if let Some(alone) = own {
         args.attr_request.remove(FATTR4_SIZE);
         moves = moves.without(FOR_CACHES);
+        // Nor does it look again at what others have written, if their changes are in what it takes for its own.
+        if !alone {
+            args.attr_request.remove(FATTR4_CHANGE);
+        }
     }
     let (mut inode, mut known) = (pin!(cx.take_inode()).await?, true);
     if !moves.is_empty() {

@@ -42,16 +42,16 @@ pub(crate) async fn layoutcommit(cx: &mut Context, args: LAYOUTCOMMIT4args) -> O
         // What else was found there is part of the file as well.
         (old, end.max(there), of_before)
     };
+    entry.changes(client);
     let done = commits::commit(&cx.server, entry.key, Said { old, end, ..said }).await?;
     if of_before {
-        let client = cx.client()?;
         cx.server.step(&entry, None, |file, _| (file.has_told(client), Vec::new()));
     }
     held.commit()?;
     cx.server.learn(&entry, done.inode.size());
     let grown = done.grew.then(|| done.inode.size());
     cx.left(done.inode);
-    cx.is_of_writer();
+    cx.is_of_writer(entry.changes_alone(client));
     Ok(answer(grown))
 }
 

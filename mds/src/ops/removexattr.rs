@@ -40,7 +40,7 @@ pub(crate) async fn removexattr(cx: &mut Context, args: REMOVEXATTR4args) -> OpR
         .await?;
     held.commit()?;
     if entry.peek(|file| file.may_write(client)) {
-        cx.is_of_writer();
+        cx.is_of_writer(true);
     }
     Ok(answer(pending.resolve(version)))
 }

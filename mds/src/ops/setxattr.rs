@@ -61,7 +61,7 @@ pub(crate) async fn setxattr(cx: &mut Context, args: SETXATTR4args) -> OpResult<
         .await?;
     held.commit()?;
     if entry.peek(|file| file.may_write(client)) {
-        cx.is_of_writer();
+        cx.is_of_writer(true);
     }
     Ok(answer(pending.resolve(version)))
 }

@@ -36,6 +36,7 @@ pub(crate) async fn write(cx: &mut Context, args: WRITE4args) -> OpResult<WRITE4
         writeverf: cx.server.write_verifier(),
     });
     if length > 0 {
+        entry.changes(cx.client()?);
         pin!(carry_out(cx, &entry, (args.offset, end), data, &nfs_resop4::OP_WRITE(answer))).await?;
     }
     Ok(answer)

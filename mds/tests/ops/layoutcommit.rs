@@ -78,6 +78,40 @@ fn the_attributes_that_come_with_it_are_what_it_has_made() {
     });
 }
 
+/// Nor does the change come with it where it is not all the writer's own: Linux would take it for that, and go on showing what it
+/// has in memory, of before the other's, also to who opens the file anew. Once there were several that stays so: a change of its own
+/// would be taken for all that came before it.
+#[test]
+fn another_ones_change_does_not_come_with_it() {
+    simulate(4, async |world: World| {
+        let (a, b) = (Writer::new(&world, "a").await, Writer::new(&world, "b").await);
+        let first = a.commits(PIECE).await;
+        assert_eq!(first.change, a.client.attributes("f", &[FATTR4_CHANGE]).await.change, "all is its own");
+        for writer in [&b, &a, &a, &b] {
+            let seen = writer.commits(PIECE).await;
+            assert!(seen.change.is_none() && seen.time_modify.is_some(), "{seen:?}");
+            assert!(
+                writer.client.attributes("f", &[FATTR4_CHANGE]).await.change > first.change,
+                "asked for, it is told"
+            );
+        }
+    });
+}
+
+/// One transaction may make both known, and they have one change attribute then.
+#[test]
+fn of_several_that_share_a_transaction_nobody_is_alone() {
+    simulate(5, async |world: World| {
+        let writers =
+            [Writer::new(&world, "a").await, Writer::new(&world, "b").await, Writer::new(&world, "c").await];
+        world.db.set_faults(Faults { latency: Duration::from_millis(20), ..Faults::NONE });
+        let [a, b, c] = writers.each_ref().map(|writer| writer.commits(PIECE));
+        // The first one's is under way when the others come.
+        let ((_, b), c) = both(both(a, b), c).await;
+        assert_eq!([b.change, c.change], [None; 2]);
+    });
+}
+
 /// Linux takes what comes with a LAYOUTCOMMIT for newer than its own writes that ended before it looked into the reply, and
 /// would append over them (ADR 0032): there is no size in it. Whoever asks for no change attribute, or later, is told.
 #[test]
