@@ -302,11 +302,12 @@ const SEVERAL: u64 = u64::MAX;
 impl FileEntry {
     /// The client is about to make known what it has written.
     pub(crate) fn changes(&self, client: ClientId) {
-        let before = self.changer.load(Ordering::Acquire);
-        if before != client.0 && before != SEVERAL {
-            let both = |before| Some(if before == 0 { client.0 } else { SEVERAL });
-            let _ = self.changer.fetch_update(Ordering::AcqRel, Ordering::Acquire, both);
-        }
+        let after = |before| match before {
+            0 => Some(client.0),
+            before if before == client.0 || before == SEVERAL => None,
+            _ => Some(SEVERAL),
+        };
+        let _ = self.changer.fetch_update(Ordering::AcqRel, Ordering::Acquire, after);
     }
 
     /// What it has made known has nothing in it that another client has written since the file is in use.
