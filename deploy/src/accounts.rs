@@ -25,15 +25,22 @@ impl Accounts for Host {
     fn group(&self, name: &str) -> io::Result<Option<u32>> {
         match Group::from_name(name) {
             // All its members come with it, and for those of the largest there is too little room.
-            Err(Errno::ERANGE) => Ok(listed(name)),
+            Err(Errno::ERANGE) => listed(name).map(Some),
             found => Ok(found?.map(|group| group.gid.as_raw())),
         }
     }
 }
 
-/// The number of a group, by the command that has room for any.
-fn listed(group: &str) -> Option<u32> {
-    getent("group", &[group.to_owned()]).first()?.get(2)?.parse().ok()
+/// The number of a group that there is, by the command that has room for any.
+///
+/// # Errors
+/// The command does not say: that is not the same as no such group.
+fn listed(group: &str) -> io::Result<u32> {
+    let found = getent("group", &[group.to_owned()]);
+    let number = found.first().and_then(|line| line.get(2)).and_then(|number| number.parse().ok());
+    number.ok_or_else(|| {
+        io::Error::other(format!("group {group} is too large, and getent does not say its number"))
+    })
 }
 
 /// Numbers of all groups that the user is in, the primary one first.
@@ -53,7 +60,11 @@ mod tests {
         // Nobody has this number, and a host without a directory service can say so.
         assert_eq!(Host.groups(0xfff0_1234).unwrap(), None);
         assert_eq!((Host.user("root").unwrap(), Host.group("root").unwrap()), (Some(0), Some(0)));
-        assert_eq!((listed("root"), listed("nobody-has-this-name")), (Some(0), None));
+        assert_eq!(listed("root").unwrap(), 0);
+        assert!(
+            listed("nobody-has-this-name").is_err(),
+            "whoever asks has been told that there is such a group"
+        );
         for nobody in ["nobody-has-this-name", "a\0b", ""] {
             assert_eq!((Host.user(nobody).unwrap(), Host.group(nobody).unwrap()), (None, None), "{nobody:?}");
         }

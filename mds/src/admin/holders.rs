@@ -96,11 +96,10 @@ impl Admin {
         let clients: BTreeMap<ClientId, _> =
             mds.client_infos().into_iter().map(|info| (info.id, info)).collect();
         let held = entry.peek(|file| {
-            let writers = file.writers();
             let all = file.held_layouts().into_iter();
             all.map(|(client, stateid)| {
                 let recalled = file.layout_of(client).is_some_and(|(_, recalled)| recalled);
-                (client, stateid, writers.contains(&client), recalled, file.layout_since(client))
+                (client, stateid, file.is_written_by(client), recalled, file.layout_since(client))
             })
             .collect::<Vec<_>>()
         });

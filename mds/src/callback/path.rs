@@ -21,7 +21,7 @@ use sluice_rpc::{AuthSys, CallError, Credential};
 use sluice_state::session::{BackChannelParams, CbOutcome, CbSecurity, CbTicket};
 use sluice_state::{ClientId, ConnectionId};
 use sluice_xdr::Frame;
-use sluice_xdr::nfs4::CB_COMPOUND;
+use sluice_xdr::nfs4::{CB_COMPOUND, nfs_cb_argop4};
 
 use super::wire::{self, Message, Said, Verdict};
 use crate::clients::SessionEntry;
@@ -43,10 +43,10 @@ const TRIES: u32 = 8;
 pub(super) async fn call(
     mds: &Arc<Mds>,
     client: ClientId,
-    message: impl Into<Message>,
+    operation: nfs_cb_argop4,
     patience: Duration,
 ) -> Option<Said> {
-    reach(mds, client, message.into(), patience).await.ok()
+    reach(mds, client, operation, patience).await.ok()
 }
 
 /// Why a client has not answered.
@@ -62,13 +62,12 @@ pub(super) enum Missed {
 pub(super) async fn reach(
     mds: &Arc<Mds>,
     client: ClientId,
-    message: impl Into<Message>,
+    operation: nfs_cb_argop4,
     patience: Duration,
 ) -> Result<Said, Missed> {
-    let message = message.into();
     let deadline = mds.env.clock.now() + patience;
     let slot = acquire(mds, client, deadline).await.ok_or(Missed::Unreached)?;
-    reach_over(slot, message, deadline).await
+    reach_over(slot, operation.into(), deadline).await
 }
 
 /// The same, begun in this slot.

@@ -56,7 +56,6 @@ struct Asked {
     file: FileId,
     kind: RecallKind,
     stateid: StateId,
-    after: Calls,
 }
 
 impl Recalls {
@@ -89,8 +88,8 @@ impl Recalls {
 
 /// A recall is to be sent, and the client's answer reported to the file's machine.
 pub(crate) fn recall(mds: &Arc<Mds>, entry: &FileEntry, recall: Recall) {
-    let Recall { client, kind, stateid, after } = recall;
-    let asked = Asked { file: file_id(&entry.key), kind, stateid, after };
+    let Recall { client, kind, stateid } = recall;
+    let asked = Asked { file: file_id(&entry.key), kind, stateid };
     if let Some(own) = mds.recalls.push(client, asked) {
         mds.spawn(send_all(Arc::clone(mds), client, own));
     }
@@ -109,26 +108,24 @@ async fn send_all(mds: Arc<Mds>, client: ClientId, _own: Arc<()>) {
 
 /// Waits for a slot; the rest is another task's.
 async fn send(mds: &Arc<Mds>, client: ClientId, asked: Asked) {
-    let Asked { file, kind, stateid, .. } = asked;
+    let Asked { file, kind, stateid } = asked;
     let Some(entry) = mds.files.get(file) else { return };
-    let ends = || entry.peek(|file| file.recall_ends(kind, client, &stateid));
-    let Some(until) = ends() else { return };
+    let under_way = || entry.peek(|file| file.recall_under_way(kind, client, &stateid));
+    let Some((until, _)) = under_way() else { return };
     // Courteous, but not in the way (§8.3).
     if kind == RecallKind::Delegation && mds.expel_if_courtesy(client).await {
         return;
     }
-    add(&mds.metrics.recalls_sent, 1);
     // Beyond that it is revoked.
     let patience = Duration::from_nanos(until.since(mds.now())).min(mds.config.recall_timeout);
     let deadline = mds.env.clock.now() + patience;
     let slot = if patience.is_zero() { None } else { path::acquire(mds, client, deadline).await };
     let Some(slot) = slot else { return unreached(mds, &entry, client, asked).await };
-    if ends().is_none() {
-        return;
-    }
+    let Some((_, after)) = under_way() else { return };
+    add(&mds.metrics.recalls_sent, 1);
     let own = Arc::clone(mds);
     mds.spawn(async move {
-        let said = path::reach_over(slot, message(&own, &entry, client, asked), deadline).await;
+        let said = path::reach_over(slot, message(&own, &entry, client, asked, after), deadline).await;
         match answer(said.ok().map(|said| said.status)) {
             RecallAnswer::Unreachable => unreached(&own, &entry, client, asked).await,
             answer => answered(&own, &entry, client, asked, answer),
@@ -136,10 +133,10 @@ async fn send(mds: &Arc<Mds>, client: ClientId, asked: Asked) {
     });
 }
 
-fn message(mds: &Mds, entry: &FileEntry, client: ClientId, asked: Asked) -> Message {
+fn message(mds: &Mds, entry: &FileEntry, client: ClientId, asked: Asked, after: Calls) -> Message {
     // Of a session that is over there is nothing to be told.
     let is_there = |call: &Call| mds.clients.session(call.session).is_some();
-    let after = asked.after.into_iter().flatten().filter(is_there).collect();
+    let after = after.into_iter().flatten().filter(is_there).collect();
     Message { operation: operation(mds, entry, client, asked), after }
 }
 
@@ -185,7 +182,7 @@ async fn unreached(mds: &Arc<Mds>, entry: &Arc<FileEntry>, client: ClientId, ask
 }
 
 fn answered(mds: &Arc<Mds>, entry: &Arc<FileEntry>, client: ClientId, asked: Asked, answer: RecallAnswer) {
-    let Asked { kind, stateid, file, .. } = asked;
+    let Asked { kind, stateid, file } = asked;
     tracing::debug!(?client, ?kind, ?answer, file = file.0, "recall");
     mds.step(entry, Some(client), |file, ctx| ((), file.recall_answer(ctx, kind, client, &stateid, answer)));
 }

@@ -365,9 +365,7 @@ async fn commit_if(
 }
 
 /// Clears the rw_layout row of a file whose last read-write layout was returned cleanly, together with those
-/// of other files that were. From then on the file takes what was found to be stored of it: until then what was appended counts as
-/// stored, and what was written into a hole does not. Clients need not notice. Where the file has changed since, its number is put
-/// right with the next layout.
+/// of other files that were; and then puts down what was found to be stored of them.
 pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
     let first = {
         let mut idle = mds.rw_idle.lock();
@@ -395,25 +393,12 @@ pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
     }
     let keys: Vec<InodeKey> = held.iter().map(Held::key).collect();
     let stored = held.iter().filter_map(|held| Some((held.key(), held.entry().take_stored()?)));
-    let takes = |(key, (since, space_used))| {
-        let (since, space_used) = (Some(since), Some(space_used));
-        (key, CommitSize { since, space_used, observed: true, ..CommitSize::default() })
-    };
-    let stored: Vec<(InodeKey, CommitSize)> = stored.map(takes).collect();
-    let request =
-        Request { who: &Credential::ROOT, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
-    let (namespace, keys, stored, request) = (&mds.namespace, &keys, &stored, &request);
+    let stored: Vec<_> = stored.collect();
+    let (namespace, keys) = (&mds.namespace, &keys);
     let cleared = mds
         .write(|mut txn| {
             Box::pin(async move {
                 keys.iter().for_each(|key| namespace.clear_read_write(&mut txn, key));
-                for (key, takes) in stored {
-                    match namespace.commit_size(&mut txn, key, takes, request).await {
-                        Err(error @ FsError::Kv(_)) => return Err(error),
-                        // One that is gone, or cannot be read, takes nothing from the others.
-                        done => drop(done),
-                    }
-                }
                 Ok(())
             })
         })
@@ -431,6 +416,41 @@ pub(crate) async fn clear_rw(mds: Arc<Mds>, entry: Arc<FileEntry>) {
                 held.into_iter().for_each(Held::doubt);
             }
         }
+    }
+    if !stored.is_empty() {
+        take_stored(&mds, stored).await;
+    }
+}
+
+/// From now on these files take what was found to be stored of them when their change attributes were these: until now what was
+/// appended counts as stored, and what was written into a hole does not. Clients need not notice. Where a file has changed since,
+/// its number is put right with the next layout. By itself: it reads inodes that others write, and whose rows are to be cleared waits for
+/// nobody.
+async fn take_stored(mds: &Arc<Mds>, stored: Vec<(InodeKey, (u64, u64))>) {
+    let takes = |(key, (since, space_used))| {
+        let (since, space_used) = (Some(since), Some(space_used));
+        (key, CommitSize { since, space_used, observed: true, ..CommitSize::default() })
+    };
+    let stored: Vec<(InodeKey, CommitSize)> = stored.into_iter().map(takes).collect();
+    let request =
+        Request { who: &Credential::ROOT, now: mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
+    let (namespace, stored, request) = (&mds.namespace, &stored, &request);
+    let taken = mds
+        .write(|mut txn| {
+            Box::pin(async move {
+                for (key, takes) in stored {
+                    match namespace.commit_size(&mut txn, key, takes, request).await {
+                        Err(error @ FsError::Kv(_)) => return Err(error),
+                        // One that is gone, or cannot be read, takes nothing from the others.
+                        done => drop(done),
+                    }
+                }
+                Ok(())
+            })
+        })
+        .await;
+    if let Err(error) = taken {
+        tracing::debug!(%error, files = stored.len(), "what is stored of files closed cleanly is not put down");
     }
 }
 

@@ -158,7 +158,7 @@ impl Delegations {
 }
 
 pub(crate) const fn callback(client: ClientId, stateid: StateId) -> Effect {
-    Effect::Callback(Recall { client, kind: RecallKind::Delegation, stateid, after: [None; 2] })
+    Effect::Callback(Recall { client, kind: RecallKind::Delegation, stateid })
 }
 
 /// What another client is about to do.

@@ -58,8 +58,6 @@ pub struct Recall {
     pub kind: RecallKind,
     /// The stateid to send: for a layout, already incremented (RFC 8881 §12.5.3).
     pub stateid: StateId,
-    /// What the callback comes after (csa_referring_call_lists): of a layout the LAYOUTGETs that moved its seqid.
-    pub after: Calls,
 }
 
 /// How a client answered a recall.

@@ -315,11 +315,11 @@ pub(crate) fn recall(
             // RFC 8881 §12.5.3: a recall increments the seqid, once, however often it is repeated.
             layout.stateid.seqid = next_seqid(layout.stateid.seqid);
             layout.recall = Some(PendingRecall::new(changed, now, timeout));
-            Some(callback(client, (layout.stateid, layout.calls), changed))
+            Some(callback(client, layout.stateid, changed))
         }
     }
 }
 
-pub(crate) const fn callback(client: ClientId, (stateid, after): (StateId, Calls), changed: bool) -> Effect {
-    Effect::Callback(Recall { client, kind: RecallKind::Layout { changed }, stateid, after })
+pub(crate) const fn callback(client: ClientId, stateid: StateId, changed: bool) -> Effect {
+    Effect::Callback(Recall { client, kind: RecallKind::Layout { changed }, stateid })
 }

@@ -240,7 +240,7 @@ pub(super) fn layout_callback_again(
     if let Some(pending) = &mut held.recall
         && pending.take_retry(now)
     {
-        out.push(layout::callback(client, (held.stateid, held.calls), pending.changed));
+        out.push(layout::callback(client, held.stateid, pending.changed));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Ends of state that the client did not ask for: recall answers, deadlines, expiry, fences.
 
 use crate::delegation::DelegationKind;
-use crate::effect::{Effect, FenceId, RecallAnswer, RecallKind, RevokeReason};
+use crate::effect::{Calls, Effect, FenceId, RecallAnswer, RecallKind, RevokeReason};
 use crate::ids::{ClientId, StateId, StateKind, Time};
 use crate::layout::{self, Fencing, Layout, Layouts, ReturnMode};
 
@@ -341,14 +341,24 @@ impl File {
         }
     }
 
-    /// When a recall that is under way runs out; `None`: what it asks for has been returned, or taken.
+    /// When a recall that is under way runs out, and what the callback comes after (csa_referring_call_lists): of a layout the
+    /// LAYOUTGETs that moved its seqid. `None`: what it asks for has been returned, or taken.
     #[must_use]
-    pub fn recall_ends(&self, kind: RecallKind, client: ClientId, stateid: &StateId) -> Option<Time> {
-        let (held, recall) = match kind {
-            RecallKind::Layout { .. } => self.layouts.get(client).map(|held| (held.stateid, held.recall))?,
-            RecallKind::Delegation => self.delegations.get(client).map(|held| (held.stateid, held.recall))?,
+    pub fn recall_under_way(
+        &self,
+        kind: RecallKind,
+        client: ClientId,
+        stateid: &StateId,
+    ) -> Option<(Time, Calls)> {
+        let (held, recall, calls) = match kind {
+            RecallKind::Layout { .. } => {
+                self.layouts.get(client).map(|held| (held.stateid, held.recall, held.calls))?
+            }
+            RecallKind::Delegation => {
+                self.delegations.get(client).map(|held| (held.stateid, held.recall, Calls::default()))?
+            }
         };
-        recall.filter(|_| held.other == stateid.other).map(|recall| recall.deadline)
+        recall.filter(|_| held.other == stateid.other).map(|recall| (recall.deadline, calls))
     }
 
     pub(super) fn answer(
