@@ -9,7 +9,7 @@ use sluice_xdr::control::{
     ADMIN_NAMES, ADMIN_NAMES_res, ADMIN_NAMES_resok, ADMIN_REFRESH_NAMES, ctl_named_caller, ctl_named_host,
 };
 
-use crate::reach::{Admin, Unknown};
+use crate::reach::Admin;
 use crate::status::{duration, table, text};
 
 /// How long a metadata server may look names up.
@@ -18,13 +18,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// What is known, after it was asked for anew if that is wanted.
 pub(super) async fn run(admin: &Admin, refresh: bool, as_json: bool) -> Result<()> {
     let procedure = if refresh { ADMIN_REFRESH_NAMES } else { ADMIN_NAMES };
-    let known = match admin.call_within(PATIENCE, procedure, &()).await {
-        Ok(ADMIN_NAMES_res::CTL_OK(known)) => known,
-        Ok(ADMIN_NAMES_res::Default(_, reason)) => bail!("{}", text(&reason)),
-        Err(error) if error.downcast_ref::<Unknown>().is_some() => {
-            bail!("the metadata server is of a release that knows no names in exports: upgrade it")
-        }
-        Err(error) => return Err(error),
+    let known = match admin.call_within(PATIENCE, procedure, &()).await? {
+        ADMIN_NAMES_res::CTL_OK(known) => known,
+        ADMIN_NAMES_res::Default(_, reason) => bail!("{}", text(&reason)),
     };
     if as_json {
         say!("{}", serde_json::to_string_pretty(&to_json(&known))?);

@@ -174,8 +174,7 @@ fn path(export: &Exported) -> Bytes {
 
 /// The rules of an export in the order in which they hold.
 fn shown<T>(export: &Exported, each: impl Fn(String, Rule) -> T) -> Vec<T> {
-    let parts = export.shown().into_iter().map(|rule| rule.parts());
-    parts.map(|(clients, rule)| each(clients, rule)).collect()
+    export.shown().into_iter().map(|(clients, rule)| each(clients, rule)).collect()
 }
 
 fn split(rules: Vec<Rule<Clients>>) -> Rules {

@@ -109,9 +109,10 @@ impl Admin {
                 let sessions: Vec<_> = info
                     .map(|info| info.sessions.iter().filter_map(|id| mds.clients.session(*id)).collect())
                     .unwrap_or_default();
+                let address = mds.address_of(&sessions).map(|address| address.to_string());
                 ctl_layout {
                     client: client.0,
-                    address: mds.address_of(&sessions).unwrap_or_default().into(),
+                    address: address.unwrap_or_default().into(),
                     name: info.map(|info| cut(&info.owner)).unwrap_or_default(),
                     seqid: stateid.seqid,
                     other: stateid.other,

@@ -91,7 +91,8 @@ impl Admin {
                 Some(info) => {
                     let sessions: Vec<_> =
                         info.sessions.iter().filter_map(|id| mds.clients.session(*id)).collect();
-                    (cut(&info.owner), mds.address_of(&sessions).unwrap_or_default().into())
+                    let address = mds.address_of(&sessions).map(|address| address.to_string());
+                    (cut(&info.owner), address.unwrap_or_default().into())
                 }
             });
         }

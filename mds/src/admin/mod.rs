@@ -179,7 +179,7 @@ impl Admin {
         let mds = &self.mds;
         let usage = mds.files.index().usage(info.id);
         let sessions: Vec<_> = info.sessions.iter().filter_map(|id| mds.clients.session(*id)).collect();
-        let address = mds.address_of(&sessions);
+        let address = mds.address_of(&sessions).map(|address| address.to_string());
         let release = info
             .implementation
             .as_ref()

@@ -286,10 +286,10 @@ impl Mds {
     }
 
     /// Where a client with these sessions calls from, if it is connected now.
-    pub(crate) fn address_of(&self, sessions: &[Arc<SessionEntry>]) -> Option<String> {
+    pub(crate) fn address_of(&self, sessions: &[Arc<SessionEntry>]) -> Option<IpAddr> {
         sessions.iter().find_map(|session| {
             let id = session.lock().any_connection()?;
-            Some(self.clients.connection(id)?.peer().ip().to_string())
+            Some(self.clients.connection(id)?.peer().ip())
         })
     }
 

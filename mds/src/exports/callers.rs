@@ -137,7 +137,7 @@ impl Callers {
     }
 
     /// How it was judged last.
-    fn peer(&self, address: IpAddr) -> Option<Arc<Peer>> {
+    pub(super) fn peer(&self, address: IpAddr) -> Option<Arc<Peer>> {
         self.known.read().get(&address.to_canonical()).map(|entry| Arc::clone(&entry.peer))
     }
 

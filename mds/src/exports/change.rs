@@ -13,6 +13,7 @@ use sluice_state::ClientId;
 use sluice_state::effect::Effect;
 use sluice_state::file::LayoutFilter;
 
+use super::peer::Peer;
 use super::rules::same;
 use super::{MOST, Origin, Table, read};
 use crate::dsctl::lockout;
@@ -297,10 +298,9 @@ impl Mds {
     /// two finds it.
     pub(crate) fn given_by(self: &Arc<Self>, entry: &Arc<FileEntry>, seen: &Arc<Table>, was: &Origin) {
         let now = self.exports.now();
-        let is = was.peer.as_ref().map(|peer| (peer, self.origin(was.address)));
-        let is_another =
-            is.as_ref().is_some_and(|(peer, is)| !is.peer.as_ref().is_some_and(|is| Arc::ptr_eq(peer, is)));
-        if Arc::ptr_eq(&now, seen) && !is_another {
+        let is_same =
+            |peer: &Arc<Peer>| self.callers.peer(was.address).is_some_and(|is| Arc::ptr_eq(peer, &is));
+        if Arc::ptr_eq(&now, seen) && was.peer.as_ref().is_none_or(is_same) {
             return;
         }
         let narrower = |client, export| match self.client_address(client) {
@@ -336,7 +336,7 @@ impl Mds {
 
     /// Where a client is connected from.
     pub(super) fn client_address(&self, client: ClientId) -> Option<IpAddr> {
-        self.address_of(&self.clients.sessions_of(client))?.parse().ok()
+        self.address_of(&self.clients.sessions_of(client))
     }
 }
 

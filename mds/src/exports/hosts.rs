@@ -9,11 +9,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sluice_env::Monotonic;
 use sluice_namespace::stable_storage::{ClientName, Export, Rule};
-use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::callers::{AGAIN, FRESH};
 use super::change::{Refusal, sound};
-use super::lookups::PATIENCE;
+use super::lookups::{PATIENCE, silent};
 use super::table::Table;
 use crate::server::Mds;
 
@@ -144,28 +144,25 @@ impl Mds {
         self: &Arc<Self>,
         hosts: BTreeSet<String>,
     ) -> BTreeMap<String, io::Result<Vec<IpAddr>>> {
-        let (tell, mut told) = mpsc::unbounded_channel();
-        let mut missing = hosts.clone();
-        for host in hosts {
-            let (mds, tell) = (Arc::clone(self), tell.clone());
-            self.spawn(async move {
+        let mut questions = JoinSet::new();
+        for host in hosts.clone() {
+            let mds = Arc::clone(self);
+            questions.spawn(async move {
                 let answer = mds.lookups.addresses(&mds.env, host.clone()).await;
-                // Nobody may wait any more.
-                let _ = tell.send((host, answer));
+                (host, answer)
             });
         }
-        drop(tell);
         let mut answers = BTreeMap::new();
         let gather = async {
-            while let Some((host, answer)) = told.recv().await {
-                missing.remove(&host);
-                answers.insert(host, answer);
+            while let Some(answer) = questions.join_next().await {
+                answers.extend(answer);
             }
         };
         // Those before them may have taken all turns for as long.
         let _ = self.env.clock.timeout(PATIENCE * 2, gather).await;
-        let silent = || Err(io::Error::new(io::ErrorKind::TimedOut, "the name service does not answer"));
-        answers.extend(missing.into_iter().map(|host| (host, silent())));
+        for host in hosts {
+            answers.entry(host).or_insert_with(|| Err(silent()));
+        }
         let now = self.env.clock.now();
         answers.iter().for_each(|(host, answer)| self.hosts.note(host, now, answer));
         answers

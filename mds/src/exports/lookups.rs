@@ -115,7 +115,6 @@ impl Lookups {
         let Some(resolver) = self.resolver.clone() else {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "this server asks no name service"));
         };
-        let silent = || io::Error::new(io::ErrorKind::TimedOut, "the name service does not answer");
         // Where every turn hangs, that is an answer, too.
         let turn = env.clock.timeout(TURN, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else { return Err(silent()) };
@@ -131,6 +130,11 @@ impl Lookups {
         let told = place.lock().take();
         told.unwrap_or_else(|| Err(silent()))
     }
+}
+
+/// Why nothing is known.
+pub(super) fn silent() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the name service does not answer")
 }
 
 /// The owner of an address may call it what he likes: it has a name if the name has it.

@@ -138,34 +138,24 @@ impl Exported {
         })
     }
 
-    /// Whom it has rules for, in the order in which they hold.
-    pub(crate) fn shown(&self) -> Vec<Shown<'_>> {
-        let (addresses, networks): (Vec<&Rule>, Vec<&Rule>) =
-            self.row.rules.iter().partition(|rule| rule.clients.prefix() == 128);
-        let (hosts, names): (Vec<_>, Vec<_>) =
-            self.row.named.iter().partition(|rule| matches!(rule.clients, ClientName::Host { .. }));
-        let (any, networks): (Vec<_>, Vec<_>) =
-            networks.into_iter().partition(|rule| rule.clients == Network::ANY);
-        let of = |rules: Vec<_>| rules.into_iter().map(Shown::Network);
-        let named = |rules: Vec<_>| rules.into_iter().map(Shown::Name);
-        of(addresses).chain(named(hosts)).chain(of(networks)).chain(named(names)).chain(of(any)).collect()
-    }
-}
-
-/// A rule of either kind.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Shown<'a> {
-    Network(&'a Rule),
-    Name(&'a Rule<ClientName>),
-}
-
-impl Shown<'_> {
-    /// Whom it is for, for people, and what these may do.
-    pub(crate) fn parts(self) -> (String, Rule) {
-        match self {
-            Self::Network(rule) => (rule.clients.to_string(), *rule),
-            Self::Name(rule) => (rule.clients.to_string(), rule.of(Network::ANY)),
-        }
+    /// Whom it has rules for, for people, and what these may do, in the order in which they hold.
+    pub(crate) fn shown(&self) -> Vec<(String, Rule)> {
+        let networks = self.row.rules.iter().map(|rule| {
+            let place = match rule.clients {
+                Network::ANY => 4,
+                network if network.prefix() == 128 => 0,
+                _ => 2,
+            };
+            (place, rule.clients.to_string(), *rule)
+        });
+        let named = self.row.named.iter().map(|rule| {
+            let place = if matches!(rule.clients, ClientName::Host { .. }) { 1 } else { 3 };
+            (place, rule.clients.to_string(), rule.of(Network::ANY))
+        });
+        let mut all: Vec<(u8, String, Rule)> = networks.chain(named).collect();
+        // Those of one kind are in their order.
+        all.sort_by_key(|(place, ..)| *place);
+        all.into_iter().map(|(_, clients, rule)| (clients, rule)).collect()
     }
 }
 

@@ -16,8 +16,8 @@ use super::rules::{ByName, Exported};
 #[derive(Debug)]
 pub(crate) struct Table {
     exports: BTreeMap<u32, Exported>,
-    /// Some rules are for whom a name service must tell.
-    asks: bool,
+    /// Those that have rules for whom a name service must tell.
+    asking: Vec<u32>,
     /// The exports below the root of the file system, by their roots.
     roots: BTreeMap<InodeKey, u32>,
     pub(super) tree: Tree,
@@ -71,8 +71,8 @@ impl Table {
         let roots = below.map(|export| (export.root, export.id)).collect();
         let tree = Tree::new(exports.values().map(|export| (export.id, &export.path[..])));
         let exports: BTreeMap<_, _> = exports.into_iter().map(|(id, row)| (id, Exported::new(row))).collect();
-        let asks = exports.values().any(Exported::asks);
-        Self { exports, asks, roots, tree, since, root_is_stored }
+        let asking = exports.iter().filter(|(_, export)| export.asks()).map(|(id, _)| *id).collect();
+        Self { exports, asking, roots, tree, since, root_is_stored }
     }
 
     /// Ascending by id; the root's first.
@@ -91,23 +91,31 @@ impl Table {
 
     /// Whether it must be known by name who calls.
     pub(crate) fn asks(&self) -> bool {
-        self.asks
+        !self.asking.is_empty()
+    }
+
+    fn asking(&self) -> impl Iterator<Item = &Exported> {
+        self.asking.iter().filter_map(|id| self.exports.get(id))
     }
 
     /// Whether it is known of every export what somebody may do there.
     pub(crate) fn tells(&self, from: &Origin) -> bool {
-        self.exports.values().all(|export| export.tells(from, self.version()))
+        self.asking().all(|export| export.tells(from, self.version()))
     }
 
     /// Netgroups that some rule is for.
     pub(crate) fn netgroups(&self) -> BTreeSet<String> {
-        self.exports.values().flat_map(Exported::netgroups).map(str::to_owned).collect()
+        self.asking().flat_map(Exported::netgroups).map(str::to_owned).collect()
     }
 
     /// What rules by name have for somebody, by export, where there are any.
     pub(super) fn decide(&self, who: Option<&Who>) -> BTreeMap<u32, ByName> {
-        let asking = self.exports.iter().filter(|(_, export)| export.asks());
-        asking.map(|(id, export)| (*id, export.decide(who))).collect()
+        self.asking().map(|export| (export.row.id, export.decide(who))).collect()
+    }
+
+    /// The rules that hold for somebody, of all exports that let him in.
+    fn rules(&self, from: &Origin) -> impl Iterator<Item = Rule> {
+        self.exports.values().filter_map(|export| export.rule(from, self.version()))
     }
 
     /// The rule of an export that holds for somebody, if it lets him in.
@@ -179,20 +187,21 @@ impl Table {
 
     /// Whether any export lets somebody in from there.
     pub(crate) fn lets_in(&self, from: &Origin) -> bool {
-        self.all().any(|export| self.rule(export.id, from).is_some())
+        self.rules(from).next().is_some()
     }
 
     /// Whether somebody may do whatever another may, whom some export lets in. Not if that one's name is not known, and matters.
     pub(crate) fn gives_as_much(&self, from: &Origin, as_to: &Origin) -> bool {
-        let less = |export: &Export| {
-            is_narrower(self.rule(export.id, as_to).as_ref(), self.rule(export.id, from).as_ref())
+        let less = |export: &Exported| {
+            let [other, own] = [as_to, from].map(|origin| export.rule(origin, self.version()));
+            is_narrower(other.as_ref(), own.as_ref())
         };
-        self.tells(as_to) && self.lets_in(as_to) && !self.all().any(less)
+        self.tells(as_to) && self.lets_in(as_to) && !self.exports.values().any(less)
     }
 
     /// Whether any export lets somebody in as the one he says he is.
     pub(crate) fn knows_users_of(&self, from: &Origin) -> bool {
-        self.all().filter_map(|export| self.rule(export.id, from)).any(|rule| rule.squash != Squash::All)
+        self.rules(from).any(|rule| rule.squash != Squash::All)
     }
 
     /// What a client gets through an export, narrower now than it was in `before`, for who it was taken for then.

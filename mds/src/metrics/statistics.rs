@@ -183,8 +183,8 @@ impl Mds {
             let sessions: Vec<_> = info.sessions.iter().filter_map(|id| self.clients.session(*id)).collect();
             let bytes = self.proxied.bytes_of(info.id);
             if bytes > 0 {
-                let address = self.address_of(&sessions).unwrap_or_else(|| "gone".to_owned());
-                *all.proxied_by.entry(address).or_default() += bytes;
+                let address = self.address_of(&sessions).map(|address| address.to_string());
+                *all.proxied_by.entry(address.unwrap_or_else(|| "gone".to_owned())).or_default() += bytes;
             }
         }
     }

@@ -13,7 +13,9 @@ use sluice_xdr::control::*;
 use sluice_xdr::nfs4::*;
 
 use crate::admin::ask;
-use crate::exports::{add, address, change, exports, furnish, open_at, read_only, rule, set, status_at};
+use crate::exports::{
+    add, address, change, delegated_at, exports, furnish, open_at, read_only, rule, set, status_at,
+};
 use crate::harness::*;
 
 const RW: layoutiomode4 = layoutiomode4::LAYOUTIOMODE4_RW;
@@ -348,27 +350,15 @@ fn what_is_granted_while_a_client_becomes_another_one_is_taken_back() {
     with_names(10, async |world: World, directory| {
         add(&world, "/p/two", &[rule("*.x")]).await;
         let (a, b) = (world.client("a").await, world.client("b").await);
-        let wants = BOTH | OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG;
-        let ops = [walk("/p/two"), vec![open_create("f", b"o", wants, 0), getfh()]].concat();
-        let results = b.ok(ops).await;
-        let [
-            ..,
-            nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)),
-            nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(found)),
-        ] = &results[..]
-        else {
-            panic!("{results:?}")
-        };
-        let open_delegation4::OPEN_DELEGATE_WRITE(given) = &open.delegation else { panic!("{open:?}") };
-        let (fh, current) = (&found.object, stateid4 { seqid: 1, other: [0; 12] });
-        b.ok(vec![putfh(fh), close(open.stateid)]).await;
+        let (fh, delegation) = delegated_at(&b, "/p/two", "f").await;
+        let current = stateid4 { seqid: 1, other: [0; 12] };
         let ops = [walk("/p/two"), vec![open_name("f", b"a", BOTH, 0), layoutget(current, RW)]].concat();
         let asks = async { assert_eq!(a.status(ops).await, OK) };
         let changes = async {
             until(&world.env, || (b.callbacks().count() > 0).then_some(())).await;
             directory.claim(&address(&world, "a"), "a.y");
             known(&world, ADMIN_REFRESH_NAMES).await;
-            b.ok(vec![putfh(fh), delegreturn(given.stateid)]).await;
+            b.ok(vec![putfh(&fh), delegreturn(delegation)]).await;
         };
         both(asks, changes).await;
         until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;

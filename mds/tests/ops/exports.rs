@@ -111,6 +111,21 @@ pub async fn open_at(client: &Client, path: &str, name: &str) -> (nfs_fh4, state
     opened(&client.ok(ops).await)
 }
 
+/// A file that a client has a write delegation of, and no more.
+pub async fn delegated_at(client: &Client, path: &str, name: &str) -> (nfs_fh4, stateid4) {
+    let wants = BOTH | OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG;
+    let ops = [walk(path), vec![open_create(name, b"o", wants, 0), getfh()]].concat();
+    let results = client.ok(ops).await;
+    let [.., nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)), nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(found))] =
+        &results[..]
+    else {
+        panic!("{results:?}")
+    };
+    let open_delegation4::OPEN_DELEGATE_WRITE(given) = &open.delegation else { panic!("{open:?}") };
+    client.ok(vec![putfh(&found.object), close(open.stateid)]).await;
+    (found.object.clone(), given.stateid)
+}
+
 #[test]
 fn through_the_root_filehandles_are_what_they_were_before_there_were_exports() {
     simulate(1, async |world: World| {
@@ -394,26 +409,14 @@ fn what_is_granted_while_an_export_narrows_is_taken_back() {
         let (a, b) = (world.client("a").await, world.client("b").await);
         a.mkdir("/", "d").await;
         add(&world, "/d", &[rule(&address(&world, "a")), rule("any")]).await;
-        let wants = BOTH | OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG;
-        let ops = [walk("/d"), vec![open_create("f", b"o", wants, 0), getfh()]].concat();
-        let results = b.ok(ops).await;
-        let [
-            ..,
-            nfs_resop4::OP_OPEN(OPEN4res::NFS4_OK(open)),
-            nfs_resop4::OP_GETFH(GETFH4res::NFS4_OK(found)),
-        ] = &results[..]
-        else {
-            panic!("{results:?}")
-        };
-        let open_delegation4::OPEN_DELEGATE_WRITE(given) = &open.delegation else { panic!("{open:?}") };
-        let (fh, current) = (&found.object, stateid4 { seqid: 1, other: [0; 12] });
-        b.ok(vec![putfh(fh), close(open.stateid)]).await;
+        let (fh, delegation) = delegated_at(&b, "/d", "f").await;
+        let current = stateid4 { seqid: 1, other: [0; 12] };
         let ops = [walk("/d"), vec![open_name("f", b"a", BOTH, 0), layoutget(current, RW)]].concat();
         let asks = async { assert_eq!(a.status(ops).await, nfsstat4::NFS4_OK) };
         let narrows = async {
             until(&world.env, || (b.callbacks().count() > 0).then_some(())).await;
             set(&world, "/d", &[read_only(&address(&world, "a")), rule("any")]).await;
-            b.ok(vec![putfh(fh), delegreturn(given.stateid)]).await;
+            b.ok(vec![putfh(&fh), delegreturn(delegation)]).await;
         };
         both(asks, narrows).await;
         until(&world.env, || (a.callbacks().count() > 0).then_some(())).await;

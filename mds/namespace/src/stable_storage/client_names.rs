@@ -58,8 +58,9 @@ impl FromStr for Clients {
             return Ok(Self::Network(Network::ANY));
         }
         if let Some(group) = text.strip_prefix('@') {
-            let good = !group.is_empty() && group.len() <= LONGEST && group.bytes().all(is_in_netgroups);
-            return if good { Ok(Self::Name(ClientName::Netgroup(group.to_owned()))) } else { Err(form()) };
+            return netgroup_name(group)
+                .map(|group| Self::Name(ClientName::Netgroup(group)))
+                .ok_or_else(form);
         }
         match text.parse::<Network>() {
             Ok(network) => return Ok(Self::Network(network)),
@@ -139,7 +140,7 @@ impl ClientName {
                 host_name(text).map(|name| Self::Host { name, addresses: std::mem::take(&mut addresses) })
             }
             PATTERN => Pattern::new(text).map(Self::Pattern),
-            NETGROUP => Some(Self::Netgroup(text.to_owned())),
+            NETGROUP => netgroup_name(text).map(Self::Netgroup),
             _ => None,
         };
         name.filter(|_| addresses.is_empty()).ok_or_else(|| r.corrupt())
@@ -151,9 +152,10 @@ const HOST: u8 = 1;
 const PATTERN: u8 = 2;
 const NETGROUP: u8 = 3;
 
-/// What a name service and a command line take in the name of a netgroup.
-fn is_in_netgroups(byte: u8) -> bool {
-    byte.is_ascii_graphic() && !matches!(byte, b'@' | b',' | b'(' | b')' | b'/')
+/// A text as the name of a netgroup, if a name service and a command line take it as one.
+fn netgroup_name(text: &str) -> Option<String> {
+    let good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'@' | b',' | b'(' | b')' | b'/');
+    ((1..=LONGEST).contains(&text.len()) && text.bytes().all(good)).then(|| text.to_owned())
 }
 
 /// A text as a name of a host, in lower case and without the dot at its end, if it can be one. What a resolver would take for an

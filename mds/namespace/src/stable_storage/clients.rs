@@ -6,6 +6,7 @@ use bytes::Bytes;
 use sluice_env::Wall;
 use sluice_kv::{Transaction, Versionstamp};
 
+use super::exports::bits;
 use super::{Row, decode_list, decode_option, encode_list, encode_option, get, list};
 use crate::codec::{Reader, Writer};
 use crate::error::FsError;
@@ -143,11 +144,7 @@ impl Row for ClientRecord {
 impl Row for ClientHost {
     const WHAT: &'static str = "host of a client";
     fn encode(&self, w: &mut Writer) {
-        let host = match self.host {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-            IpAddr::V6(v6) => v6,
-        };
-        w.u64(self.client).raw(&host.octets());
+        w.u64(self.client).raw(&bits(self.host).to_be_bytes());
     }
     fn decode(r: &mut Reader) -> Result<Self, FsError> {
         Ok(Self { client: r.u64()?, host: IpAddr::V6(Ipv6Addr::from(r.array::<16>()?)).to_canonical() })

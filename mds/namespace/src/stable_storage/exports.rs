@@ -405,10 +405,12 @@ mod tests {
         }
         // As the releases before names and tickets wrote it.
         assert_eq!(plain.to_bytes().len() + 1, tickets.to_bytes().len());
-        let mut corrupt = names.to_bytes().to_vec();
-        let at = corrupt.windows(9).position(|part| part == b"client7.x").unwrap();
-        corrupt[at] = b'/';
-        assert!(Export::from_bytes(corrupt.into()).is_err());
+        for name in [&b"client7.x"[..], b"trusted"] {
+            let mut corrupt = names.to_bytes().to_vec();
+            let at = corrupt.windows(name.len()).position(|part| part == name).unwrap();
+            corrupt[at] = b'/';
+            assert!(Export::from_bytes(corrupt.into()).is_err());
+        }
     }
 
     #[test]
