@@ -14,15 +14,13 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use sluice_env::{Env, Monotonic};
 use sluice_state::ClientId;
+use sluice_state::client::ClientInfo;
 use tokio::sync::watch;
 
-use super::change::AT_ONCE;
 use super::lookups::{PATIENCE, Told};
 use super::peer::{Origin, Peer, Who};
-use super::rules::same;
 use super::table::Table;
 use crate::clients::strangers;
-use crate::dsctl::lockout;
 use crate::server::Mds;
 
 /// An answer is used for so long before it is asked for anew. What changes meanwhile is seen late by as much.
@@ -70,6 +68,8 @@ struct Entry {
     doubt: Option<Monotonic>,
     /// No question before this.
     not_before: Monotonic,
+    /// When somebody was last asked.
+    asked: Monotonic,
     /// Ends when the question under way is over.
     asking: Option<watch::Receiver<()>>,
     /// It called since the last look.
@@ -176,11 +176,6 @@ impl Callers {
         Some((std::mem::replace(&mut entry.peer, Arc::clone(&now)), now))
     }
 
-    /// Everybody who is remembered, in order.
-    pub(super) fn all(&self) -> Vec<IpAddr> {
-        self.known.read().keys().copied().collect()
-    }
-
     /// Those remembered, for people.
     pub(crate) fn shown(&self, now: Monotonic) -> Vec<Shown> {
         let known = self.known.read();
@@ -193,9 +188,13 @@ impl Callers {
         known.iter().map(one).collect()
     }
 
-    fn clear(&self) {
+    /// No export has rules for which they matter, but one may be about to have some: those who have just been asked about stay.
+    fn rest(&self, now: Monotonic) {
         if !self.known.read().is_empty() {
-            self.known.write().clear();
+            self.known.write().retain(|_, entry| {
+                entry.doubt = None;
+                entry.is_asked_for() || now - entry.asked < FRESH
+            });
         }
     }
 }
@@ -276,7 +275,7 @@ impl Mds {
             if now < entry.not_before {
                 return None;
             }
-            entry.asking = Some(over.clone());
+            (entry.asked, entry.asking) = (now, Some(over.clone()));
         }
         let mds = Arc::clone(self);
         self.spawn(async move {
@@ -320,56 +319,90 @@ impl Mds {
                     );
                 }
             }
-            match entry.peer.who.is_some() {
-                true => entry.peer.who != entry.who(),
-                false => {
-                    if entry.is_told(&table.netgroups()) {
-                        (entry.doubt, entry.peer) = (None, Arc::new(Peer::new(entry.who(), &table)));
-                    }
-                    false
-                }
+            let is_told = entry.is_told(&table.netgroups());
+            if is_told {
+                entry.doubt = None;
             }
+            let was_told = entry.peer.who.is_some();
+            if is_told && !was_told {
+                entry.peer = Arc::new(Peer::new(entry.who(), &table));
+            }
+            was_told && entry.peer.who != entry.who()
         };
         if is_other {
-            self.known_otherwise(address).await;
+            self.known_otherwise(&[address]).await;
         }
     }
 
-    /// A caller is another one by name than it was: what it may not have any more is taken back, as when exports change.
-    async fn known_otherwise(self: &Arc<Self>, address: IpAddr) {
+    /// Callers are others by name than they were: what they may not have any more is taken back, as when exports change.
+    async fn known_otherwise(self: &Arc<Self>, addresses: &[IpAddr]) {
+        if addresses.is_empty() {
+            return;
+        }
         // One after the other: what a change of exports takes away from whom a caller was, and what is taken away from whom he is.
         let _changing = self.exports.changing.lock().await;
         let table = self.exports.now();
-        let Some((was, is)) = self.callers.replace(address, &table) else { return };
-        tracing::info!(%address, was = ?was.who, is = ?is.who, "a client is another one by name");
-        let [was, is] = [was, is].map(|peer| Origin { address, peer: Some(peer) });
-        let less: BTreeSet<u32> =
-            table.all().map(|export| export.id).filter(|id| table.narrows(&table, *id, &was, &is)).collect();
-        if less.is_empty() {
+        let mut less: BTreeMap<IpAddr, BTreeSet<u32>> = BTreeMap::new();
+        for address in addresses {
+            let Some((was, is)) = self.callers.replace(*address, &table) else { continue };
+            if was.decides_as(&is) {
+                continue;
+            }
+            tracing::info!(%address, was = ?was.who, is = ?is.who, "a client is another one by name");
+            let [was, is] = [was, is].map(|peer| Origin { address: *address, peer: Some(peer) });
+            let exports = table.all().map(|export| export.id);
+            let narrower: BTreeSet<u32> =
+                exports.filter(|id| table.narrows(&table, *id, &was, &is)).collect();
+            if !narrower.is_empty() {
+                less.insert(*address, narrower);
+            }
+        }
+        if !less.is_empty() {
+            self.take_back_from_all(self.clients_at(&less)).await;
+        }
+    }
+
+    /// Clients that call from one of these addresses, or could when they come back, with what is said of it.
+    fn clients_at(&self, addresses: &BTreeMap<IpAddr, BTreeSet<u32>>) -> BTreeMap<ClientId, BTreeSet<u32>> {
+        let one = |info: ClientInfo| {
+            let exports: BTreeSet<u32> = match self.client_address(info.id) {
+                Some(from) => addresses.get(&from.to_canonical()).cloned().unwrap_or_default(),
+                None => {
+                    let sessions = self.clients.sessions_of(info.id);
+                    let may_be = |from: IpAddr| sessions.iter().all(|session| session.may_be_from(from));
+                    let those = addresses.iter().filter(|(from, _)| may_be(**from));
+                    those.flat_map(|(_, exports)| exports).copied().collect()
+                }
+            };
+            (info.id, exports)
+        };
+        let clients = self.client_infos().into_iter().filter(|info| info.confirmed);
+        clients.map(one).filter(|(_, exports)| !exports.is_empty()).collect()
+    }
+
+    /// From where clients call, and were made: whose one is matters as long as it is there, from wherever it calls now.
+    fn client_addresses(&self) -> BTreeSet<IpAddr> {
+        let infos = self.client_infos();
+        let here = infos.iter().filter_map(|info| self.client_address(info.id));
+        let makers = infos.iter().filter_map(strangers::maker);
+        here.chain(makers).map(|address| address.to_canonical()).collect()
+    }
+
+    /// Asks about everybody who is remembered, and all who have clients and are not settled by networks, and waits for the answers, but
+    /// not for long. Of whom all is told already it asks if that is to be `anew`.
+    pub(super) async fn ask_about_all(
+        self: &Arc<Self>,
+        netgroups: &BTreeSet<String>,
+        is_settled: impl Fn(&Origin) -> bool,
+        anew: bool,
+    ) {
+        if !self.lookups.can() {
             return;
         }
-        for files in self.files.all().chunks(AT_ONCE) {
-            for entry in files {
-                self.take_back(entry, |client, export| less.contains(&export) && self.is_at(client, address));
-            }
-            tokio::task::yield_now().await;
-        }
-        let clients = self.client_infos().into_iter().filter(|info| info.confirmed).map(|info| info.id);
-        lockout::locked_out(self, clients.filter(|client| self.is_at(*client, address)).collect());
-    }
-
-    /// Whether a client calls from an address, or could when it comes back.
-    fn is_at(&self, client: ClientId, address: IpAddr) -> bool {
-        match self.client_address(client) {
-            Some(from) => same(from, address),
-            None => self.clients.sessions_of(client).iter().all(|session| session.may_be_from(address)),
-        }
-    }
-
-    /// Asks about everybody who is remembered, and waits for the answers, but not for long.
-    pub(super) async fn ask_about_all(self: &Arc<Self>, netgroups: &BTreeSet<String>) {
-        let all = self.callers.all();
-        let begin = |address: &IpAddr| self.ask_about(*address, netgroups.clone(), true);
+        let mut all = self.client_addresses();
+        all.retain(|address| !is_settled(&Origin::address(*address)));
+        all.extend(self.callers.known.read().keys());
+        let begin = |address: &IpAddr| self.ask_about(*address, netgroups.clone(), anew);
         let over: Vec<_> = all.iter().filter_map(begin).collect();
         let wait = async {
             for mut over in over {
@@ -381,16 +414,11 @@ impl Mds {
 
     /// Looks for those to ask about anew, and those to forget.
     pub(super) async fn look_at_callers(self: &Arc<Self>, table: &Table) {
+        let now = self.env.clock.now();
         if !table.asks() {
-            return self.callers.clear();
+            return self.callers.rest(now);
         }
-        let (now, netgroups) = (self.env.clock.now(), table.netgroups());
-        let infos = self.client_infos();
-        let here: BTreeSet<IpAddr> = infos.iter().filter_map(|info| self.client_address(info.id)).collect();
-        // Whose a client is matters as long as it is there, from wherever it calls now.
-        let makers = infos.iter().filter_map(strangers::maker);
-        let here: BTreeSet<IpAddr> =
-            here.into_iter().chain(makers).map(|address| address.to_canonical()).collect();
+        let (netgroups, here) = (table.netgroups(), self.client_addresses());
         let new: Vec<IpAddr> = {
             let known = self.callers.known.read();
             let settled = |address: &IpAddr| table.tells(&Origin::address(*address));
@@ -416,9 +444,7 @@ impl Mds {
             }
             true
         });
-        for address in ended {
-            self.known_otherwise(address).await;
-        }
+        self.known_otherwise(&ended).await;
         for address in due {
             drop(self.ask_about(address, netgroups.clone(), true));
         }

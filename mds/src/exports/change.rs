@@ -1,8 +1,10 @@
 //! Adding, changing and removing exports while clients are at work.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,7 +25,7 @@ use crate::server::Mds;
 /// Before exports are looked up whose change ended nobody knows how, and each time that cannot be done.
 const LOOK: Duration = Duration::from_secs(1);
 /// Files that are looked at before others have their turn of the processor.
-pub(super) const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 256;
 
 /// What an administrator wants.
 #[derive(Clone, Debug)]
@@ -114,32 +116,46 @@ impl Mds {
         };
         let mut doubtful = self.exports.changing.lock().await;
         let done = self.change_one((version, path, change), from, &mut doubtful).await;
-        if *doubtful {
-            let mds = Arc::clone(self);
-            self.spawn(async move { mds.look_up_exports().await });
-        }
+        self.settle_later(*doubtful);
         done
     }
 
     /// A change may have been made, or not, and holds from now on if it was: nobody may give another command.
+    pub(super) fn settle_later(self: &Arc<Self>, doubtful: bool) {
+        if doubtful && !self.exports.settling.swap(true, Ordering::Relaxed) {
+            self.spawn(Arc::clone(self).look_up_exports());
+        }
+    }
+
     async fn look_up_exports(self: Arc<Self>) {
         loop {
             self.env.clock.sleep(LOOK).await;
             let mut doubtful = self.exports.changing.lock().await;
-            if !*doubtful {
-                return;
-            }
-            match self.reload(&self.exports.now()).await {
-                Ok(_) => {
-                    tracing::info!(
-                        "exports are as they are stored, with the change whose end was not known, or without"
-                    );
-                    *doubtful = false;
-                    return;
+            if *doubtful {
+                if let Err(error) = self.as_stored(&mut doubtful).await {
+                    tracing::debug!(%error, "exports cannot be looked up; trying again");
+                    continue;
                 }
-                Err(error) => tracing::debug!(%error, "exports cannot be looked up; trying again"),
+                tracing::info!(
+                    "exports are as they are stored, with the change whose end was not known, or without"
+                );
             }
+            self.exports.settling.store(false, Ordering::Relaxed);
+            return;
         }
+    }
+
+    /// The table that is stored. The change before, whose end its administrator was not told, may have been made: it is another one
+    /// then than it was.
+    ///
+    /// # Errors
+    /// That is not known yet.
+    pub(super) async fn as_stored(self: &Arc<Self>, doubtful: &mut bool) -> Result<Arc<Table>, Refusal> {
+        if *doubtful {
+            self.reload(&self.exports.now()).await?;
+            *doubtful = false;
+        }
+        Ok(self.exports.now())
     }
 
     async fn change_one(
@@ -148,13 +164,7 @@ impl Mds {
         from: SocketAddr,
         doubtful: &mut bool,
     ) -> Result<usize, Refusal> {
-        let before = self.exports.now();
-        if *doubtful {
-            // The change before, whose end its administrator was not told, may have been made.
-            self.reload(&before).await?;
-            *doubtful = false;
-            return Err(Refusal::Changed);
-        }
+        let before = self.as_stored(doubtful).await?;
         if before.version() != version {
             return Err(Refusal::Changed);
         }
@@ -195,7 +205,7 @@ impl Mds {
     async fn with_names(self: &Arc<Self>, path: &[u8], rules: Rules) -> Result<Rules, Refusal> {
         match rules.named.is_empty() {
             true => Ok(rules),
-            false => Ok(Rules { named: self.looked_up(path, rules.named).await?, ..rules }),
+            false => self.looked_up(path, rules).await,
         }
     }
 
@@ -260,37 +270,27 @@ impl Mds {
         let table = Arc::new(Table::new(rows, &self.config.root_export, since));
         *self.exports.now.write() = Arc::clone(&table);
         self.callers.judge_anew(&table);
-        let narrower = |client, export| self.is_narrower_for(client, export, before, &table);
-        let mut recalled = 0;
-        for files in self.files.all().chunks(AT_ONCE) {
-            recalled += files.iter().map(|entry| self.take_back(entry, narrower)).sum::<usize>();
-            tokio::task::yield_now().await;
-        }
-        lockout::locked_out(self, self.narrowed(before, &table));
-        Ok(recalled)
+        Ok(self.take_back_from_all(self.narrowed(before, &table)).await)
     }
 
-    /// Clients that may do less now through some export, whatever they hold. One that is away may come back from anywhere.
-    fn narrowed(&self, before: &Table, now: &Table) -> Vec<ClientId> {
+    /// Clients that may do less now through these exports, whatever they hold.
+    fn narrowed(&self, before: &Table, now: &Table) -> BTreeMap<ClientId, BTreeSet<u32>> {
         let exports: Vec<u32> =
             before.all().map(|export| export.id).filter(|id| now.narrows_for_some(before, *id)).collect();
         if exports.is_empty() {
-            return Vec::new();
+            return BTreeMap::new();
         }
-        let clients = self.client_infos().into_iter().filter(|info| info.confirmed).map(|info| info.id);
-        let narrower = |client: &ClientId| {
-            exports.iter().any(|export| self.is_narrower_for(*client, *export, before, now))
+        let one = |client| {
+            let from = self.client_address(client).map(|address| self.origin(address));
+            let narrower = |export: &u32| match &from {
+                Some(from) => now.narrows(before, *export, from, from),
+                // It is away: who knows from where it comes back.
+                None => true,
+            };
+            (client, exports.iter().copied().filter(narrower).collect::<BTreeSet<u32>>())
         };
-        clients.filter(narrower).collect()
-    }
-
-    /// Whether a client may do less through an export than before.
-    fn is_narrower_for(&self, client: ClientId, export: u32, before: &Table, now: &Table) -> bool {
-        match self.client_address(client).map(|address| self.origin(address)) {
-            Some(from) => now.narrows(before, export, &from, &from),
-            // It is away: who knows from where it comes back.
-            None => now.narrows_for_some(before, export),
-        }
+        let clients = self.client_infos().into_iter().filter(|info| info.confirmed).map(|info| info.id);
+        clients.map(one).filter(|(_, exports)| !exports.is_empty()).collect()
     }
 
     /// Somebody was given something by the table `seen`, for who it was taken for then. If there is another by now, or it is another
@@ -303,35 +303,49 @@ impl Mds {
         if Arc::ptr_eq(&now, seen) && was.peer.as_ref().is_none_or(is_same) {
             return;
         }
-        let narrower = |client, export| match self.client_address(client) {
-            Some(from) if same(from, was.address) => now.narrows(seen, export, was, &self.origin(from)),
-            _ => self.is_narrower_for(client, export, seen, &now),
-        };
-        self.take_back(entry, narrower);
-    }
-
-    /// Asks clients for layouts and delegations of a file that go further than what they may do now, through the export that they hold
-    /// them by. What they do not return in time is revoked, and they are fenced off.
-    pub(super) fn take_back(
-        self: &Arc<Self>,
-        entry: &Arc<FileEntry>,
-        is_narrower: impl Fn(ClientId, u32) -> bool,
-    ) -> usize {
         let holders = entry.peek(|file| {
             let layouts = file.held_layouts().into_iter().map(|(client, _)| client);
-            layouts.chain(file.delegated_to()).collect::<std::collections::BTreeSet<ClientId>>()
+            layouts.chain(file.delegated_to()).collect::<BTreeSet<ClientId>>()
         });
-        let mut asked = 0;
         for client in holders {
-            if is_narrower(client, entry.export_of(client)) {
-                asked += self.step(entry, None, |file, ctx| {
-                    let mut effects = file.recall_layouts(ctx, LayoutFilter::Client(client), false);
-                    effects.extend(file.recall_delegation(ctx, client));
-                    (effects.iter().filter(|effect| matches!(effect, Effect::Callback(_))).count(), effects)
-                });
+            let export = entry.export_of(client);
+            let is_narrower = match self.client_address(client).map(|from| self.origin(from)) {
+                Some(is) if same(is.address, was.address) => now.narrows(seen, export, was, &is),
+                Some(is) => now.narrows(seen, export, &is, &is),
+                None => now.narrows_for_some(seen, export),
+            };
+            if is_narrower {
+                self.take_back(entry, client);
             }
         }
+    }
+
+    /// Asks clients for what they hold through these exports, and cuts them off from what they gave back; how much is asked for.
+    pub(super) async fn take_back_from_all(
+        self: &Arc<Self>,
+        clients: BTreeMap<ClientId, BTreeSet<u32>>,
+    ) -> usize {
+        let mut asked = 0;
+        for (client, exports) in &clients {
+            let files = self.files.index().files_of(*client);
+            for files in files.chunks(AT_ONCE) {
+                let entries = files.iter().filter_map(|file| self.files.get(*file));
+                let through = entries.filter(|entry| exports.contains(&entry.export_of(*client)));
+                asked += through.map(|entry| self.take_back(&entry, *client)).sum::<usize>();
+                tokio::task::yield_now().await;
+            }
+        }
+        lockout::locked_out(self, clients.into_keys().collect());
         asked
+    }
+
+    /// Asks a client for its layout and its delegation of a file. What it does not return in time is revoked, and it is fenced off.
+    fn take_back(self: &Arc<Self>, entry: &Arc<FileEntry>, client: ClientId) -> usize {
+        self.step(entry, None, |file, ctx| {
+            let mut effects = file.recall_layouts(ctx, LayoutFilter::Client(client), false);
+            effects.extend(file.recall_delegation(ctx, client));
+            (effects.iter().filter(|effect| matches!(effect, Effect::Callback(_))).count(), effects)
+        })
     }
 
     /// Where a client is connected from.

@@ -11,9 +11,11 @@ use sluice_env::Monotonic;
 use sluice_namespace::stable_storage::{ClientName, Export, Rule};
 use tokio::task::JoinSet;
 
+use super::Origin;
 use super::callers::{AGAIN, FRESH};
-use super::change::{Refusal, sound};
+use super::change::{Refusal, Rules, sound};
 use super::lookups::{PATIENCE, silent};
+use super::rules::Exported;
 use super::table::Table;
 use crate::server::Mds;
 
@@ -83,16 +85,16 @@ fn host(rule: &Rule<ClientName>) -> Option<(&String, &Vec<IpAddr>)> {
 }
 
 impl Mds {
-    /// Rules by name, with what must be known before they hold: addresses of hosts, that there are such netgroups, and which of those
-    /// who call are in them. What the export has already stays as it is.
+    /// Rules, with what must be known before they hold: addresses of hosts, that there are such netgroups, and of those who are at work
+    /// who they are, where that matters. What the export has already stays as it is.
     ///
     /// # Errors
     /// There is no such host or netgroup, or nobody can tell.
     pub(super) async fn looked_up(
         self: &Arc<Self>,
         path: &[u8],
-        named: Vec<Rule<ClientName>>,
-    ) -> Result<Vec<Rule<ClientName>>, Refusal> {
+        Rules { networks, named }: Rules,
+    ) -> Result<Rules, Refusal> {
         let table = self.exports.now();
         let export = table.all().find(|export| export.path == path);
         let known: Vec<&Rule<ClientName>> =
@@ -132,9 +134,12 @@ impl Mds {
                 netgroups.insert(group.clone());
             }
         }
-        // Who is at work goes on without a pause, and is not taken for somebody who is not in it.
-        if netgroups.len() > before {
-            self.ask_about_all(&netgroups).await;
+        let rules = Rules { networks, named: rules };
+        let to_be = Exported::of(&rules);
+        // Who is at work goes on without a pause, and is not taken for somebody else.
+        if to_be.asks() {
+            let is_settled = |from: &Origin| to_be.tells(from, table.version());
+            self.ask_about_all(&netgroups, is_settled, netgroups.len() > before).await;
         }
         Ok(rules)
     }
@@ -182,7 +187,7 @@ impl Mds {
         let table = self.exports.now();
         self.look_up_hosts(hosts(&table).into_keys().collect()).await;
         if table.asks() {
-            self.ask_about_all(&table.netgroups()).await;
+            self.ask_about_all(&table.netgroups(), |from| table.tells(from), true).await;
         }
     }
 
@@ -193,21 +198,23 @@ impl Mds {
         let answers = self.addresses_of(hosts).await;
         let found: BTreeMap<String, Vec<IpAddr>> =
             answers.into_iter().filter_map(|(host, answer)| Some((host, answer.ok()?))).collect();
-        if let Err(error) = self.moved_hosts(&found).await {
-            tracing::warn!(%error, "hosts of exports have other addresses, and it cannot be written down: they keep the older ones");
+        let mut doubtful = self.exports.changing.lock().await;
+        if let Err(error) = self.moved_hosts(&found, &mut doubtful).await {
+            tracing::warn!(
+                %error,
+                "hosts of exports may have other addresses, and the metadata store does not say what is written down of them: that holds once it does"
+            );
         }
+        self.settle_later(*doubtful);
     }
 
     /// Hosts that have other addresses now are let in from there, and not from where they were.
-    async fn moved_hosts(self: &Arc<Self>, found: &BTreeMap<String, Vec<IpAddr>>) -> Result<(), Refusal> {
-        let mut doubtful = self.exports.changing.lock().await;
-        let before = self.exports.now();
-        if *doubtful {
-            // The change before, whose end its administrator was not told, may have been made.
-            self.reload(&before).await?;
-            *doubtful = false;
-        }
-        let before = self.exports.now();
+    async fn moved_hosts(
+        self: &Arc<Self>,
+        found: &BTreeMap<String, Vec<IpAddr>>,
+        doubtful: &mut bool,
+    ) -> Result<(), Refusal> {
+        let before = self.as_stored(doubtful).await?;
         let mut moved = false;
         for export in before.all() {
             let mut row: Export = export.clone();

@@ -21,6 +21,7 @@ pub(crate) mod rules;
 pub(crate) mod table;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 pub use lookups::Resolver;
 use parking_lot::RwLock;
@@ -43,6 +44,8 @@ pub(crate) struct Exports {
     now: RwLock<Arc<Table>>,
     /// Held by who changes them. True: what is stored may be another table than this one.
     changing: tokio::sync::Mutex<bool>,
+    /// Somebody looks which it is, and does so until that is known.
+    settling: AtomicBool,
 }
 
 impl Exports {
@@ -57,7 +60,11 @@ impl Exports {
             })
             .await?;
         let table = Table::new(rows, &config.root_export, env.clock.wall());
-        Ok(Self { now: RwLock::new(Arc::new(table)), changing: tokio::sync::Mutex::default() })
+        Ok(Self {
+            now: RwLock::new(Arc::new(table)),
+            changing: tokio::sync::Mutex::default(),
+            settling: AtomicBool::default(),
+        })
     }
 
     pub(crate) fn now(&self) -> Arc<Table> {

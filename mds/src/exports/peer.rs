@@ -69,6 +69,11 @@ impl Peer {
         self.of == Some(version)
     }
 
+    /// By one table of exports, what rules have for the one they have for the other.
+    pub(super) fn decides_as(&self, other: &Self) -> bool {
+        self.of == other.of && self.decided == other.decided
+    }
+
     pub(super) fn decided(&self, version: u64, export: u32) -> Option<ByName> {
         self.decided.get(&export).copied().filter(|_| self.is_of(version))
     }

@@ -3,8 +3,11 @@
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
+use bytes::Bytes;
 use sluice_namespace::stable_storage::{ClientName, Export, Network, Rule};
+use sluice_namespace::{FileHandle, InodeKey};
 
+use super::change::Rules;
 use super::peer::{Origin, Peer, Who};
 
 /// An export with its rules in the order in which they hold, which is that of exports(5): hosts, networks, patterns of names,
@@ -47,6 +50,18 @@ impl Exported {
         let by_name = row.named.iter().filter(asks).cloned().collect();
         let any = row.rules.iter().find(is_any).copied();
         Self { row, by_address, by_name, any }
+    }
+
+    /// One with these rules, wherever it is.
+    pub(super) fn of(rules: &Rules) -> Self {
+        let Rules { networks: rules, named } = rules.clone();
+        Self::new(Export {
+            id: FileHandle::ROOT_EXPORT,
+            path: Bytes::new(),
+            root: InodeKey::ROOT,
+            rules,
+            named,
+        })
     }
 
     pub(crate) fn row(&self) -> &Export {

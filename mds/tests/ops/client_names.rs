@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sluice_kv::Faults;
 use sluice_mds::{Config, Network, Resolver, Rule, Squash};
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::*;
@@ -31,6 +32,8 @@ struct Directory {
     /// What owners of addresses call them.
     claimed: Mutex<BTreeMap<IpAddr, String>>,
     netgroups: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    /// Of whom nobody can tell in which netgroups they are.
+    untold: Mutex<BTreeSet<String>>,
     away: AtomicBool,
     asked: AtomicUsize,
 }
@@ -85,6 +88,9 @@ impl Resolver for Directory {
 
     fn is_in(&self, netgroup: &str, host: &str) -> io::Result<bool> {
         self.answer()?;
+        if self.untold.lock().contains(host) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         let groups = self.netgroups.lock();
         groups.get(netgroup).map(|members| members.contains(host)).ok_or(io::ErrorKind::NotFound.into())
     }
@@ -195,6 +201,82 @@ fn a_host_that_has_another_address_is_let_in_from_there_and_not_from_where_it_wa
             assert_eq!((at_two(&a).await, at_two(&b).await), (ACCESS, ACCESS));
         });
     }
+}
+
+/// As a cluster answers that recovers just then.
+#[test]
+fn a_host_that_moved_while_nobody_knows_what_is_stored_is_looked_up_there() {
+    with_names(11, async |world: World, directory| {
+        directory.put("client7.x", &address(&world, "a"));
+        add(&world, "/p/two", &[rule("client7.x")]).await;
+        let (a, b) = (world.client("a").await, world.client("b").await);
+        assert_eq!((at_two(&a).await, at_two(&b).await), (OK, ACCESS));
+        directory.put("client7.x", &address(&world, "b"));
+        world.db.set_faults(Faults { unknown_applied: 1.0, ..Faults::NONE });
+        known(&world, ADMIN_REFRESH_NAMES).await;
+        world.db.set_faults(Faults::NONE);
+        idle(&world, 15, &[&a, &b]).await;
+        assert_eq!((at_two(&a).await, at_two(&b).await), (ACCESS, OK));
+    });
+}
+
+/// Until then nobody asked who they are.
+#[test]
+fn the_first_rule_by_name_takes_back_only_from_whom_it_gives_less() {
+    let cases = [
+        (vec![rule("any")], vec![rule("any"), rule("*.x")], 0),
+        (vec![rule("any")], vec![rule("any"), read_only("*.y")], 0),
+        (vec![rule("any")], vec![rule("any"), read_only("*.x")], 1),
+        (vec![rule("any")], vec![read_only("any"), rule("@trusted")], 0),
+        (vec![rule("any")], vec![rule("any"), read_only("@trusted")], 1),
+        // Whom a network settled.
+        (vec![rule("10.0.0.0/8"), rule("*.x")], vec![rule("*.x")], 0),
+        (
+            vec![rule("10.0.0.0/8"), rule("*.x")],
+            vec![read_only("any"), rule("*.x"), read_only("@trusted")],
+            0,
+        ),
+        (vec![rule("10.0.0.0/8"), rule("*.x")], vec![rule("any"), read_only("*.x")], 1),
+    ];
+    for (seed, (before, after, recalled)) in (20..).zip(cases) {
+        with_names(seed, async |world: World, directory| {
+            directory.netgroup("trusted", &["a.x"]);
+            add(&world, "/p/two", &before).await;
+            let a = world.client("a").await;
+            let (fh, open) = writer(&a, "f").await;
+            // Those who are remembered are looked through meanwhile, as every ten seconds.
+            world.sleep(Duration::from_secs(8)).await;
+            let latency = Duration::from_secs(2);
+            world.db.set_faults(Faults { latency, ..Faults::NONE });
+            assert_eq!(set(&world, "/p/two", &after).await, recalled, "{after:?}");
+            world.db.set_faults(Faults::NONE);
+            if recalled == 0 {
+                assert_eq!(a.status(vec![putfh(&fh), layoutget(open, RW)]).await, OK);
+                assert_eq!(a.callbacks().count(), 0);
+            }
+        });
+    }
+}
+
+#[test]
+fn whoever_was_told_is_told_to_wait_anew_before_he_has_no_access() {
+    with_names(13, async |world: World, directory| {
+        for group in ["trusted", "more", "third"] {
+            directory.netgroup(group, &["a.x"]);
+        }
+        add(&world, "/p/two", &[rule("@trusted")]).await;
+        let a = world.client("a").await;
+        assert_eq!(at_two(&a).await, OK);
+        // It is asked for, and told.
+        set(&world, "/p/two", &[rule("@more"), rule("@trusted")]).await;
+        idle(&world, 60, &[&a]).await;
+        assert_eq!(at_two(&a).await, OK);
+        directory.untold.lock().extend(["a.x".to_owned(), address(&world, "a")]);
+        set(&world, "/p/two", &[rule("@third"), rule("@trusted")]).await;
+        let raw = world.connect("a").await;
+        let status = raw.compound(vec![exchange_id(b"other", [1; 8], 0)]).await.status;
+        assert_eq!(status, nfsstat4::NFS4ERR_DELAY);
+    });
 }
 
 #[test]
