@@ -263,9 +263,12 @@ impl Admin {
             Ok(set) => set,
             Err(error) => return refuse(error.to_string()),
         };
-        // A class that nobody speaks of may be gone since.
-        let unknown = set.filter(|_| !kept.class).and_then(|policy| self.no_such_class(&policy));
-        if let Some(why) = unknown.or_else(|| set.and_then(|policy| self.too_few(&policy, kept))) {
+        let amiss = set.and_then(|policy| match self.no_such_class(&policy) {
+            // A class that nobody speaks of may be gone since.
+            Some(why) => Some(why).filter(|_| !kept.class),
+            None => self.too_few(&policy, kept),
+        });
+        if let Some(why) = amiss {
             return refuse(why);
         }
         match self.apply(&args.path, set).await {

@@ -45,13 +45,20 @@ pub(crate) fn retain(mds: &Mds, candidates: &mut Vec<Candidate>, class: Option<C
 /// What a file that is kept in the metadata follows when it gets data files. It cannot be given another policy: where nobody is of its
 /// class any more, it has none.
 pub(crate) fn of_file(mds: &Mds, policy: LayoutPolicy) -> LayoutPolicy {
-    let there = |class| mds.data_servers.all().iter().any(|store| store.class() == Some(class));
-    LayoutPolicy { class: policy.class.filter(|class| there(*class)), ..policy }
+    LayoutPolicy { class: policy.class.filter(|class| !is_gone(mds, *class)), ..policy }
 }
 
-/// What takes the place of something at this data server is for these.
+/// What takes the place of something at this data server is for these. The last one of its class may have been removed: then it
+/// has none.
 pub(crate) fn like(mds: &Mds, store: StoreId) -> Wanted {
-    mds.data_servers.get(store).map_or(Wanted::Any, |store| wanted(mds, store.class()))
+    let Some(store) = mds.data_servers.get(store) else { return Wanted::Any };
+    let class = store.class().filter(|class| !store.is_removed() || !is_gone(mds, *class));
+    wanted(mds, class)
+}
+
+/// No data server is of this class, or only such as were removed.
+pub(crate) fn is_gone(mds: &Mds, class: Class) -> bool {
+    mds.data_servers.all().iter().all(|store| store.class() != Some(class))
 }
 
 /// What is at this data server may be anywhere rather than there alone: it is lost, or fails.

@@ -122,8 +122,9 @@ pub(crate) async fn fresh(mds: &Arc<Mds>, old: &Layout) -> Result<Placed, nfssta
     let mirrors = old.components.iter().map(|component| component.mirrors).max().unwrap_or_default();
     let like = |store| classes::like(mds, store);
     let wanted = old.data_files().next().map_or(Wanted::Any, |file| like(file.store));
+    let usable = || list.iter().filter(|candidate| wanted.takes(candidate.class)).count();
     let layout = placement::renewed(id, old, &list, turn(mds), like)
-        .ok_or_else(|| nobody(mds, mirrors, list.len(), wanted, |_| false))?;
+        .ok_or_else(|| nobody(mds, mirrors, usable(), wanted, |_| false))?;
     Ok(Placed { layout, placing })
 }
 

@@ -140,10 +140,10 @@ pub(crate) fn renewed(
     turn: u64,
     like: impl Fn(StoreId) -> Wanted,
 ) -> Option<Layout> {
-    let repaired = |component| repaired(component, candidates, turn, &like, |_| true);
-    let components = old.components.iter().map(repaired);
-    let components = components.collect::<Option<Vec<_>>>()?;
-    Some(numbered(Layout { id, components, mirrors_dirty: false }))
+    let components = old.components.iter().map(|component| repaired(component, candidates, turn, &like));
+    let new = numbered(Layout { id, components: components.collect(), mirrors_dirty: false });
+    let found = new.data_files().all(|file| is_one_of(candidates, file.store));
+    found.then_some(new)
 }
 
 /// The same shape and the same data servers, with fresh data files under `id`.
@@ -153,33 +153,32 @@ pub(crate) fn again(id: DataFileId, old: &Layout) -> Layout {
 }
 
 /// A component that no client has seen, with data servers that take no new files replaced by such that are `like` them; all else
-/// stays, and so does what finds nobody and `must` not go. `None`: not enough candidates for what must.
+/// stays, and so does what finds nobody.
 pub(crate) fn repaired(
     component: &Component,
     candidates: &[Candidate],
     turn: u64,
     like: impl Fn(StoreId) -> Wanted,
-    must: impl Fn(StoreId) -> bool,
-) -> Option<Component> {
+) -> Component {
     let wheel = Wheel::of(candidates, turn);
-    let usable = |file: &DataFile| candidates.iter().any(|candidate| candidate.store == file.store);
+    let usable = |file: &DataFile| is_one_of(candidates, file.store);
     let mut new = Component { handed_out: false, ..component.clone() };
     let mut next = 0;
     for column in new.slots.chunks_mut(usize::from(component.mirrors.max(1))) {
         let mut taken: Vec<DataFile> = column.iter().filter(|file| usable(file)).copied().collect();
         for file in column.iter_mut().filter(|file| !usable(file)) {
-            match wheel.next(next, &taken, like(file.store)) {
-                Some(free) => {
-                    next = free + 1;
-                    file.store = wheel.store(free);
-                }
-                None if must(file.store) => return None,
-                None => {}
+            if let Some(free) = wheel.next(next, &taken, like(file.store)) {
+                next = free + 1;
+                file.store = wheel.store(free);
             }
             taken.push(*file);
         }
     }
-    Some(new)
+    new
+}
+
+fn is_one_of(candidates: &[Candidate], store: StoreId) -> bool {
+    candidates.iter().any(|candidate| candidate.store == store)
 }
 
 /// Slots counted through, and everything else as of a data file that does not exist yet.
@@ -427,7 +426,7 @@ mod tests {
 
     /// A data server of another class that is full or away is in nobody's way.
     #[test]
-    fn what_need_not_go_and_finds_nobody_stays() {
+    fn what_finds_nobody_stays_and_keeps_nothing_else() {
         let all = stores(6);
         let class = |store: StoreId| Class::parse(if store == StoreId(6) { "archive" } else { "nvme" });
         let like = |store| Wanted::Of(class(store));
@@ -436,13 +435,11 @@ mod tests {
             .iter()
             .map(|candidate| Candidate { class: class(candidate.store), ..*candidate })
             .collect();
-        let new = repaired(&old, &left, 3, like, |from| from == StoreId(1)).unwrap();
+        let new = repaired(&old, &left, 3, like);
         for (before, after) in old.slots.iter().zip(&new.slots) {
             assert_ne!(after.store, StoreId(1));
             assert!(before.store == StoreId(1) || before.store == after.store, "{new:?}");
         }
-        assert_eq!(repaired(&old, &left, 3, like, |from| from == StoreId(6)), None);
-        assert!(repaired(&old, &left, 3, like, |_| false).is_some());
     }
 
     /// Devices of hosts that were added one host after the other.
@@ -513,7 +510,7 @@ mod tests {
             let gone = layout.components[0].slots[0].store;
             let left: Vec<_> =
                 candidates.iter().filter(|candidate| candidate.store != gone).copied().collect();
-            let new = repaired(&layout.components[0], &left, turn + 1, |_| Wanted::Any, |_| true).unwrap();
+            let new = repaired(&layout.components[0], &left, turn + 1, |_| Wanted::Any);
             let of: BTreeSet<_> = new.slots.iter().map(|file| host_of(&candidates, file.store)).collect();
             assert_eq!(of.len(), 2, "{new:?}");
             let stays = host_of(&candidates, layout.components[0].slots[1].store);

@@ -159,9 +159,10 @@ async fn replace(mds: &Arc<Mds>, key: InodeKey, index: usize) -> Result<(), nfss
                     return Ok(());
                 };
                 let like = |store| super::classes::like(mds, store);
-                let new = placement::repaired(old, candidates, turn, like, |_| false);
-                let Some(new) = new.filter(|new| new.slots != old.slots) else { return Ok(()) };
-                namespace.replace_component(&mut txn, &key, index, new).await?;
+                let new = placement::repaired(old, candidates, turn, like);
+                if new.slots != old.slots {
+                    namespace.replace_component(&mut txn, &key, index, new).await?;
+                }
                 Ok(())
             })
         })

@@ -15,6 +15,7 @@ use crate::admin::ask;
 use crate::data_server::DataServer;
 use crate::failed_store::Log;
 use crate::harness::*;
+use crate::mirrors::{RW, get};
 
 const ONCE: LayoutPolicy = LayoutPolicy { shape: Shape::Small, mirrors: 1, inline: 0, class: None };
 
@@ -97,6 +98,22 @@ async fn drain(world: &World, id: u32) -> Result<(), String> {
             ADMIN_DRAIN_res::CTL_OK => return Ok(()),
             ADMIN_DRAIN_res::Default(ctl_status::CTL_ERR_AGAIN, _) => {}
             ADMIN_DRAIN_res::Default(_, why) => return Err(words(&why)),
+        }
+        world.sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Takes out one that is gone with so many files.
+async fn remove_lost(world: &World, id: u32, files: u64) {
+    let args = ADMIN_REMOVE_args { id, lost: true, agreed: vec![files] };
+    loop {
+        match ask(world, ADMIN_REMOVE, &args).await {
+            ADMIN_REMOVE_res::CTL_OK(done) => {
+                assert!(done.removed, "{done:?}");
+                return;
+            }
+            ADMIN_REMOVE_res::Default(ctl_status::CTL_ERR_AGAIN, _) => {}
+            ADMIN_REMOVE_res::Default(_, why) => panic!("{}", words(&why)),
         }
         world.sleep(Duration::from_millis(100)).await;
     }
@@ -187,6 +204,52 @@ fn where_a_class_is_full_there_is_no_space_though_others_have_some() {
         world.sleep(Duration::from_secs(5)).await;
         client.ok(Vec::new()).await;
         assert_eq!(client.status(making("", "eighth")).await, nfsstat4::NFS4ERR_DELAY);
+    });
+}
+
+#[test]
+fn how_many_of_its_class_take_new_files_is_in_the_log_when_a_file_that_is_emptied_finds_no_place() {
+    simulate(11, ONCE, async |mut world: World| {
+        let archive = world.add_data_server("ds2").await;
+        class(&world, 2, "archive").await.unwrap();
+        let client = world.client("a").await;
+        client.mkdir("", "cold").await;
+        policy(&world, "/cold", "small,class=archive").await.unwrap();
+        let (fh, open) = opened(&client.ok(making("/cold", "f")).await);
+        client.ok(vec![putfh(&fh), setattr(open, &size(5000))]).await;
+        let (log, _logged) = Log::of_this_thread();
+        archive.set_health(ctl_health::HEALTH_FULL);
+        world.sleep(Duration::from_secs(5)).await;
+        client.ok(vec![putfh(&fh), setattr(open, &size(0))]).await;
+        assert_eq!(homes(&world, "/cold/f").await, ids(&[2]), "it stays where it is");
+        let lines: Vec<_> = log.lines().iter().map(|line| crate::admin::plain(line)).collect();
+        let said = lines.iter().find(|line| line.contains("found no place"));
+        assert!(
+            said.is_some_and(|line| line.contains("data_servers=0") && line.contains("class=archive")),
+            "{lines:?}"
+        );
+    });
+}
+
+#[test]
+fn what_lost_the_last_data_server_of_its_class_finds_a_place_when_it_is_emptied() {
+    simulate(10, ONCE, async |mut world: World| {
+        world.add_data_server("ds2").await;
+        class(&world, 2, "archive").await.unwrap();
+        let client = world.client("a").await;
+        client.mkdir("", "cold").await;
+        policy(&world, "/cold", "small,class=archive").await.unwrap();
+        let (fh, open) = opened(&client.ok(making("/cold", "f")).await);
+        client.ok(vec![putfh(&fh), setattr(open, &size(5000))]).await;
+        assert_eq!(homes(&world, "/cold/f").await, ids(&[2]));
+        world.net.partition("mds", "ds2");
+        world.sleep(Duration::from_secs(40)).await;
+        client.ok(Vec::new()).await;
+        drain(&world, 2).await.unwrap();
+        remove_lost(&world, 2, 1).await;
+        client.ok(vec![putfh(&fh), setattr(open, &size(0))]).await;
+        assert_eq!(homes(&world, "/cold/f").await, ids(&[1]), "nobody else is of its class");
+        get(&client, &fh, open, RW).await.unwrap();
     });
 }
 
@@ -282,6 +345,8 @@ fn what_makes_no_sense_is_refused_in_words() {
         assert_eq!(class(&world, 4, "").await, Ok(("archive".to_owned(), 0)));
         assert_eq!(client.status(making("/cold", "f")).await, nfsstat4::NFS4ERR_NOSPC);
         assert_eq!(policy(&world, "/cold", "wide").await.unwrap(), "wide,class=archive", "not spoken of");
+        let small = policy(&world, "/cold", "small,mirrors=1").await;
+        assert_eq!(small.unwrap(), "small,mirrors=1,class=archive", "nor with so many mirrors");
     });
 }
 

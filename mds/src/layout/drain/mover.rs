@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::{DataFile, FsError, Heal, Inode, InodeKey, Layout, StoreId};
+use sluice_namespace::{Component, DataFile, FsError, Heal, Inode, InodeKey, Layout, StoreId};
 
 use super::progress::Progress;
 use crate::layout::census::{self, Amount};
 use crate::layout::heal::{self, Outcome, lost};
-use crate::layout::placement::{self, Wanted};
+use crate::layout::placement::{self, Candidate, Wanted};
 use crate::layout::{candidates, classes, turn};
 use crate::server::Mds;
 
@@ -56,12 +56,9 @@ pub(super) async fn replace_unseen(
                             continue;
                         }
                         let untouched = component.is_untouched(inode.size());
-                        let own = |from| classes::like(mds, from);
-                        let must = |from| from == store;
-                        let new = placement::repaired(component, list, turn(mds), own, must);
-                        let any = || placement::repaired(component, list, turn(mds), |_| Wanted::Any, must);
-                        let new = new.or_else(|| any().filter(|_| leaves)).filter(|_| untouched);
-                        match new {
+                        let like = |from| classes::like(mds, from);
+                        let without = || without(component, store, list, turn(mds), like, leaves);
+                        match untouched.then(without).flatten() {
                             Some(new) => {
                                 namespace.replace_component(&mut txn, key, index, new).await?;
                             }
@@ -78,6 +75,24 @@ pub(super) async fn replace_unseen(
         .await?;
     drop(chosen);
     Ok(more)
+}
+
+/// A component that nobody has seen without this data server: what it has there goes to others that are `like` it, or to any
+/// where it `leaves` these and they take nothing. `None`: some of it finds nobody.
+fn without(
+    component: &Component,
+    store: StoreId,
+    candidates: &[Candidate],
+    turn: u64,
+    like: impl Fn(StoreId) -> Wanted,
+    leaves: bool,
+) -> Option<Component> {
+    let mut new = placement::repaired(component, candidates, turn, &like);
+    if leaves {
+        let like = |from| if from == store { Wanted::Any } else { like(from) };
+        new = placement::repaired(&new, candidates, turn, like);
+    }
+    new.slots.iter().all(|file| file.store != store).then_some(new)
 }
 
 /// Moves what a file has at the data server; how much that was.
@@ -239,4 +254,43 @@ pub(in crate::layout) async fn carry_out(
         }
         Outcome::Again => Some("it is in use, and not given back".to_owned()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_namespace::Class;
+
+    use super::*;
+
+    fn class(store: u16) -> Option<Class> {
+        Class::parse(if [1, 2, 5].contains(&store) { "archive" } else { "nvme" })
+    }
+
+    fn candidates<const N: usize>(ids: [u16; N]) -> [Candidate; N] {
+        ids.map(|id| Candidate { store: StoreId(id), free_bytes: 1 << 40, host: None, class: class(id) })
+    }
+
+    #[test]
+    fn what_goes_may_leave_its_class_and_what_is_full_beside_it_stays_there() {
+        let slots = [1, 2].map(|id| DataFile { store: StoreId(id), ..DataFile::default() }).to_vec();
+        let (start, end, stripe_unit) = (0, u64::MAX, 1 << 20);
+        let old = Component { start, end, stripe_unit, width: 2, mirrors: 1, handed_out: false, slots };
+        let like = |store: StoreId| Wanted::Of(class(store.0));
+        let at = |free: &[Candidate], leaves| {
+            let new = without(&old, StoreId(1), free, 0, like, leaves)?;
+            Some(new.slots.iter().map(|file| file.store.0).collect::<Vec<_>>())
+        };
+        let others = candidates([3, 4]);
+        assert_eq!(at(&others, false), None, "it waits for its class");
+        assert_eq!(at(&others, true), Some(vec![3, 2]));
+        assert_eq!(at(&candidates([3, 4, 5]), true), Some(vec![5, 5]), "its class has a place for both");
+        // The drain is over: it takes new files again.
+        assert_eq!(at(&candidates([1, 2]), true), None);
+        assert_eq!(at(&[], true), None);
+        let slots = [1, 5, 1, 2].map(|id| DataFile { store: StoreId(id), ..DataFile::default() }).to_vec();
+        let mirrored = Component { mirrors: 2, slots, ..old };
+        let new = without(&mirrored, StoreId(1), &candidates([3, 5]), 0, like, true).unwrap();
+        let new = new.slots.iter().map(|file| file.store.0).collect::<Vec<_>>();
+        assert_eq!(new, [3, 5, 5, 2], "only one of its columns finds nobody of its class");
+    }
 }
