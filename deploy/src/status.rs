@@ -48,7 +48,8 @@ pub(crate) async fn run(options: cli::Status) -> Result<()> {
     let totals = class::totals(&status.data_servers, &classes);
     if options.json {
         let mut all = to_json(&status, room.as_ref(), &proxied, &exceeded);
-        all["data_servers"] = status.data_servers.iter().map(|server| classed(server, &classes)).collect();
+        let told = |server: &ctl_data_server_status| class::told(server_json(server), server.id, &classes);
+        all["data_servers"] = status.data_servers.iter().map(told).collect();
         all["classes"] = totals.iter().map(class::Total::to_json).collect();
         all["balance"] = balanced.as_ref().map(balance::to_json).into();
         say!("{}", serde_json::to_string_pretty(&all)?);
@@ -234,12 +235,6 @@ pub(crate) fn server_json(server: &ctl_data_server_status) -> serde_json::Value 
         "errors": server.counters.errors,
         "flushes": server.counters.flushes,
     })
-}
-
-fn classed(server: &ctl_data_server_status, classes: &BTreeMap<u32, String>) -> serde_json::Value {
-    let mut all = server_json(server);
-    all["class"] = classes.get(&server.id).cloned().into();
-    all
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

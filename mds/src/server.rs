@@ -32,7 +32,6 @@ use crate::files::{FileEntry, Files};
 use crate::groups::Groups;
 use crate::layout::balance::Balances;
 use crate::layout::census::Counting;
-use crate::layout::classes::Classes;
 use crate::layout::commits::Commits;
 use crate::layout::compare::Comparisons;
 use crate::layout::drain::Drains;
@@ -93,7 +92,6 @@ pub struct Mds {
     pub(crate) heals: Heals,
     /// Data servers being emptied.
     pub(crate) drains: Drains,
-    pub(crate) classes: Classes,
     pub(crate) balances: Balances,
     pub(crate) comparisons: Comparisons,
     pub(crate) mirror_changes: Changes,
@@ -194,7 +192,6 @@ impl Mds {
             proxied: Proxied::default(),
             heals: Heals::default(),
             drains: Drains::default(),
-            classes: Classes::default(),
             balances: Balances::default(),
             comparisons: Comparisons::default(),
             mirror_changes: Changes::default(),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::{Value, json};
-use sluice_namespace::Class;
+use sluice_namespace::{Class, LayoutPolicy};
 use sluice_xdr::control::{
     ADMIN_CLASS, ADMIN_CLASS_args, ADMIN_CLASS_res, ADMIN_CLASS_resok, ADMIN_CLASSES, ADMIN_CLASSES_resok,
     ctl_data_server_status, ctl_health,
@@ -44,7 +44,7 @@ pub(crate) fn name(given: &str) -> Result<String, String> {
 
 /// The same, or that there is none.
 pub(crate) fn name_or_none(given: &str) -> Result<String, String> {
-    if given == "none" { Ok(given.to_owned()) } else { name(given) }
+    if given == LayoutPolicy::NO_CLASS { Ok(given.to_owned()) } else { name(given) }
 }
 
 pub(super) async fn run(how: &Options) -> Result<()> {
@@ -114,6 +114,12 @@ pub(crate) async fn all(admin: &Admin) -> BTreeMap<u32, String> {
     let told: ADMIN_CLASSES_resok = admin.call(ADMIN_CLASSES, &()).await.unwrap_or_default();
     let classed = told.servers.into_iter().map(|server| (server.id, text(&server.class)));
     classed.filter(|(_, class)| !class.is_empty()).collect()
+}
+
+/// What scripts are told of a data server, with its class.
+pub(crate) fn told(mut server: Value, id: u32, classes: &BTreeMap<u32, String>) -> Value {
+    server["class"] = classes.get(&id).cloned().into();
+    server
 }
 
 /// How full the data servers of one class are, or those of none.

@@ -19,12 +19,8 @@ pub(super) async fn run(admin: &Admin, json: bool) -> Result<()> {
     let all = counted(admin).await?;
     let classes = class::all(admin).await;
     if json {
-        let with_class = |server: &ctl_server| {
-            let mut all = to_json(server);
-            all["class"] = classes.get(&server.status.id).cloned().into();
-            all
-        };
-        let all: Vec<_> = all.servers.iter().map(with_class).collect();
+        let told = |server: &ctl_server| class::told(to_json(server), server.status.id, &classes);
+        let all: Vec<_> = all.servers.iter().map(told).collect();
         say!("{}", serde_json::to_string_pretty(&all)?);
     } else {
         show(&all, &classes);

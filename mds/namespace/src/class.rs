@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::codec::{Reader, Writer};
+use crate::data_file::LayoutPolicy;
 use crate::error::FsError;
 
 /// The name of a class: 1 to [`Class::MAX`] lower-case letters, digits and hyphens, the first of them no hyphen. Kept in place:
@@ -17,7 +18,7 @@ impl Class {
     /// Bytes of the longest name.
     pub const MAX: usize = 32;
     /// Words that say that there is no class, or that it does not matter which.
-    const RESERVED: [&'static str; 2] = ["none", "any"];
+    const RESERVED: [&'static str; 2] = [LayoutPolicy::NO_CLASS, "any"];
 
     /// The class of this name; `None` for what is no name of a class.
     pub fn parse(text: &str) -> Option<Self> {

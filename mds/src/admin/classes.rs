@@ -9,7 +9,7 @@ use sluice_xdr::control::*;
 use super::Admin;
 use super::servers::{refused, store_id};
 use crate::layout::classes;
-use crate::layout::drain::change::Refusal;
+use crate::layout::drain::change::{self, Refusal};
 
 impl Admin {
     pub(super) fn classes(&self) -> ADMIN_CLASSES_resok {
@@ -23,7 +23,7 @@ impl Admin {
         let given = String::from_utf8_lossy(&args.class).into_owned();
         let changed = match (store_id(args.id), wanted(&given)) {
             (Err(refusal), _) | (_, Err(refusal)) => Err(refusal),
-            (Ok(id), Ok(class)) => classes::set(&self.mds, id, class).await,
+            (Ok(id), Ok(class)) => change::set_class(&self.mds, id, class).await,
         };
         match changed.map_err(refused) {
             Ok(changed) => {
@@ -38,8 +38,8 @@ impl Admin {
 
     /// Why no file could be made that is to be of this class. Before there are data servers anything may be said of those to come.
     pub(super) fn no_such_class(&self, policy: &LayoutPolicy) -> Option<String> {
-        let (class, all) = (policy.class?, self.mds.data_servers.all());
-        let unknown = !all.is_empty() && all.iter().all(|store| store.class() != Some(class));
+        let class = policy.class?;
+        let unknown = classes::is_gone(&self.mds, class) && !self.mds.data_servers.all().is_empty();
         unknown.then(|| {
             format!("no data server is of class {class}: `sluice ds list` shows which there are, and `sluice ds class` gives one to a data server")
         })

@@ -27,13 +27,14 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use sluice_env::BoxFuture;
-use sluice_namespace::{Credential, DirectoryUpdate, FsError, LayoutPolicy, Request, SetAttr};
+use sluice_namespace::{Credential, DirectoryUpdate, FsError, InodeKey, LayoutPolicy, Request, SetAttr};
 use sluice_rpc::{Call, Frame, Program, Reply};
 use sluice_state::client::{ClientInfo, ImplementationId};
 use sluice_xdr::control::*;
 use sluice_xdr::{Decode, Encode, Reader, Writer};
 
 use crate::dsctl::StoreHandle;
+use crate::layout;
 use crate::metrics::lease_words;
 use crate::server::Mds;
 
@@ -259,43 +260,44 @@ impl Admin {
                 }
             }
         };
-        let set = match self.complete(&args.path, set, kept).await {
-            Ok(set) => set,
+        let (key, before) = match self.mds.walk(&args.path).await {
+            Ok(found) => match found.directory_node() {
+                Some(directory) => (found.key, directory.policy),
+                None => return refuse("not a directory".to_owned()),
+            },
             Err(error) => return refuse(error.to_string()),
         };
-        let amiss = set.and_then(|policy| match self.no_such_class(&policy) {
-            // A class that nobody speaks of may be gone since.
+        let Some(mut policy) = set else { return ADMIN_POLICY_res::CTL_OK(before.to_string().into()) };
+        policy.inline = if kept.inline { before.inline } else { policy.inline };
+        policy.class = if kept.class { before.class } else { policy.class };
+        let amiss = match self.no_such_class(&policy) {
+            // One that nobody speaks of may be gone since.
             Some(why) => Some(why).filter(|_| !kept.class),
             None => self.too_few(&policy, kept),
-        });
+        };
         if let Some(why) = amiss {
             return refuse(why);
         }
-        match self.apply(&args.path, set).await {
-            Ok(Some(policy)) => {
-                if set.is_some() {
-                    let path = String::from_utf8_lossy(&args.path);
-                    tracing::info!(%from, %path, %policy, "an administrator set a layout policy");
-                }
-                ADMIN_POLICY_res::CTL_OK(policy.to_string().into())
-            }
-            Ok(None) => refuse("not a directory".to_owned()),
-            Err(error) => refuse(error.to_string()),
+        if let Err(error) = self.apply(&key, policy).await {
+            return refuse(error.to_string());
         }
+        let path = String::from_utf8_lossy(&args.path);
+        tracing::info!(%from, %path, %policy, "an administrator set a layout policy");
+        ADMIN_POLICY_res::CTL_OK(policy.to_string().into())
     }
 
     /// Why no file of this policy could be made. Before there are data servers anything may be said of those to come.
     fn too_few(&self, policy: &LayoutPolicy, kept: Kept) -> Option<String> {
         let mut all = self.mds.data_servers.all();
         all.retain(|store| store.is_active());
-        let wanted = crate::layout::classes::wanted(&self.mds, policy.class);
-        // Of the others it is known how many there are, and what the server makes of a policy that does not say.
-        let said =
-            policy.class.filter(|_| !kept.class).map(|_| crate::layout::with_mirrors(&self.mds, *policy));
-        let (any, mirrors) = (!all.is_empty(), said.unwrap_or(*policy).mirrors);
+        let wanted = layout::classes::wanted(&self.mds, policy.class);
+        // Who chooses a class must have as many of it as this server makes where a policy does not say. Elsewhere only what is said
+        // is looked at.
+        let chosen = policy.class.is_some() && !kept.class;
+        let mirrors = if chosen { layout::with_mirrors(&self.mds, *policy) } else { *policy }.mirrors;
+        let any = !all.is_empty();
         all.retain(|store| wanted.takes(store.class()));
-        let class = policy.class.map_or_else(String::new, |_| wanted.words());
-        let active = all.len();
+        let (active, class) = (all.len(), layout::classes::words(&self.mds, wanted));
         (any && usize::from(mirrors) > active).then(|| {
             format!(
                 "mirrors={mirrors} needs {mirrors} data servers{class}, and {active} take new files (active in `sluice ds list`): add some first, or take fewer mirrors"
@@ -303,38 +305,15 @@ impl Admin {
         })
     }
 
-    /// With what is left as it is.
-    async fn complete(
-        &self,
-        path: &[u8],
-        set: Option<LayoutPolicy>,
-        kept: Kept,
-    ) -> Result<Option<LayoutPolicy>, FsError> {
-        let Some(mut policy) = set.filter(|_| kept.inline || kept.class) else { return Ok(set) };
-        let found = self.mds.walk(path).await?;
-        if let Some(node) = found.directory_node() {
-            policy.inline = if kept.inline { node.policy.inline } else { policy.inline };
-            policy.class = if kept.class { node.policy.class } else { policy.class };
-        }
-        Ok(Some(policy))
-    }
-
-    /// Sets the policy of a directory if one is given; the policy it has then.
-    async fn apply(&self, path: &[u8], set: Option<LayoutPolicy>) -> Result<Option<LayoutPolicy>, FsError> {
-        let found = self.mds.walk(path).await?;
+    async fn apply(&self, key: &InodeKey, policy: LayoutPolicy) -> Result<(), FsError> {
         let (namespace, who) = (&self.mds.namespace, &Credential::ROOT);
-        let (Some(policy), Some(_)) = (set, found.directory_node()) else {
-            return Ok(found.directory_node().map(|directory| directory.policy));
-        };
         let change = SetAttr { policy: Some(policy), ..SetAttr::default() };
         let request = Request { who, now: self.mds.env.clock.wall(), directory: DirectoryUpdate::Exact };
-        let (change, request, key) = (&change, &request, found.key);
-        self.mds
-            .write(|mut txn| {
-                Box::pin(async move { namespace.setattr(&mut txn, &key, change, request).await })
-            })
-            .await?;
-        Ok(Some(policy))
+        let (change, request) = (&change, &request);
+        let set = self.mds.write(|mut txn| {
+            Box::pin(async move { namespace.setattr(&mut txn, key, change, request).await })
+        });
+        set.await.map(drop)
     }
 }
 

@@ -1,45 +1,17 @@
-//! Classes of data servers: which of them a class means, where what leaves one goes, and who has which. docs/adr/0041.
+//! Classes of data servers: which of them a class means, where what leaves one goes. docs/adr/0041.
 //!
 //! A file has no class of its own: what takes the place of a data file goes to a data server of the class of the one that it
 //! leaves.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use sluice_namespace::{Class, Layout, LayoutPolicy, StoreId};
 
-use parking_lot::Mutex;
-use sluice_kv::KvError;
-use sluice_namespace::stable_storage::{StoreState, put_store, store};
-use sluice_namespace::{Class, FsError, Layout, LayoutPolicy, StoreId};
-
-use super::drain::change::Refusal;
 use super::placement::{Candidate, Wanted};
-use crate::dsctl::StoreHandle;
 use crate::server::Mds;
 
-/// Between two attempts to find out what became of a change.
-const LOOK: Duration = Duration::from_secs(1);
-
-/// Data servers whose row was to be changed, and it is not known whether it was.
-#[derive(Debug, Default)]
-pub(crate) struct Classes {
-    /// One administrator at a time.
-    asked: tokio::sync::Mutex<()>,
-    doubtful: Mutex<BTreeSet<StoreId>>,
-}
-
 /// The data servers that a policy with this class means: those of it. Without one: those without one, and all where every one
-/// that there is has one.
+/// in use has one.
 pub(crate) fn wanted(mds: &Mds, class: Option<Class>) -> Wanted {
     if class.is_none() && !mds.data_servers.has_any_without_class() { Wanted::Any } else { Wanted::Of(class) }
-}
-
-/// Leaves those that a policy with this class means. Where there are no classes nobody is looked at.
-pub(crate) fn retain(mds: &Mds, candidates: &mut Vec<Candidate>, class: Option<Class>) -> Wanted {
-    let plain = candidates.iter().any(|candidate| candidate.class.is_none());
-    let wanted = if class.is_none() && plain { Wanted::Of(None) } else { wanted(mds, class) };
-    candidates.retain(|candidate| wanted.takes(candidate.class));
-    wanted
 }
 
 /// What a file that is kept in the metadata follows when it gets data files. It cannot be given another policy: where nobody is of its
@@ -66,10 +38,20 @@ pub(crate) fn may_leave(mds: &Mds, store: StoreId) -> bool {
     mds.data_servers.get(store).is_none_or(|store| store.given_up())
 }
 
-/// Behind "no other data server", for people: nothing where no data server has a class.
+/// Behind "data server", for people: nothing where no data server has a class.
+pub(crate) fn words(mds: &Mds, wanted: Wanted) -> String {
+    match wanted {
+        Wanted::Of(Some(class)) => format!(" of class {class}"),
+        Wanted::Of(None) if mds.data_servers.all().iter().any(|store| store.class().is_some()) => {
+            " without a class".to_owned()
+        }
+        Wanted::Of(None) | Wanted::Any => String::new(),
+    }
+}
+
+/// Behind "no other data server" that is to take what is at this one.
 pub(crate) fn of_it(mds: &Mds, store: StoreId) -> String {
-    let some = mds.data_servers.all().iter().any(|store| store.class().is_some());
-    if some && !may_leave(mds, store) { like(mds, store).words() } else { String::new() }
+    if may_leave(mds, store) { String::new() } else { words(mds, like(mds, store)) }
 }
 
 /// Of those that may take the place of so much at a data server, the ones that shall: of its class. Where none of these has room
@@ -93,91 +75,6 @@ pub(crate) fn is_one(mds: &Mds, one: &Layout, other: &Layout) -> bool {
         first.and_then(|file| mds.data_servers.get(file.store)).and_then(|store| store.class())
     };
     class(one) == class(other)
-}
-
-/// What a change of a class came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Changed {
-    pub(crate) before: Option<Class>,
-    /// Data servers in use that are as this one was.
-    pub(crate) left: usize,
-}
-
-/// Gives a data server a class, or takes it away. New files follow at once; what is there stays where it is.
-///
-/// # Errors
-/// Why not.
-pub(crate) async fn set(mds: &Arc<Mds>, id: StoreId, class: Option<Class>) -> Result<Changed, Refusal> {
-    let _alone = mds.classes.asked.lock().await;
-    let handle = match mds.data_servers.get(id) {
-        // What has one is not read by older releases, whether it is in use or not.
-        Some(handle) if !handle.is_removed() || class.is_none() => handle,
-        Some(_) => return Err(Refusal::No(format!("data server {} was removed", id.0))),
-        None => {
-            return Err(Refusal::No(format!("there is no data server {}: sluice ds list shows them", id.0)));
-        }
-    };
-    if mds.classes.doubtful.lock().contains(&id) {
-        look_up(mds, &handle).await?;
-    }
-    let before = handle.class();
-    let change = mds.write_again(|mut txn| {
-        Box::pin(async move {
-            let mut row = store(&txn, id).await?.ok_or(FsError::NotFound)?;
-            if row.state == StoreState::Removed && class.is_some() {
-                return Ok(false);
-            }
-            if row.class != class {
-                row.class = class;
-                put_store(&mut txn, &row);
-            }
-            Ok(true)
-        })
-    });
-    match change.await {
-        Ok((true, _)) => {}
-        Ok((false, _)) => return Err(Refusal::No(format!("data server {} was removed", id.0))),
-        Err(error) => {
-            doubt(mds, handle);
-            return Err(error.into());
-        }
-    }
-    handle.update(|view| view.class = class);
-    let is_left = |store: &&Arc<StoreHandle>| store.is_active() && store.class() == before;
-    Ok(Changed { before, left: mds.data_servers.all().iter().filter(is_left).count() })
-}
-
-/// It is found out what the row says as soon as the store answers.
-fn doubt(mds: &Arc<Mds>, handle: Arc<StoreHandle>) {
-    if !mds.classes.doubtful.lock().insert(handle.id) {
-        return;
-    }
-    let inner = Arc::clone(mds);
-    mds.spawn(async move {
-        loop {
-            inner.env.clock.sleep(LOOK).await;
-            let _alone = inner.classes.asked.lock().await;
-            if !inner.classes.doubtful.lock().contains(&handle.id) {
-                return;
-            }
-            match look_up(&inner, &handle).await {
-                // The server ends.
-                Ok(()) | Err(FsError::Kv(KvError::Closed)) => return,
-                Err(_) => {}
-            }
-        }
-    });
-}
-
-/// What is stored holds from now on. Alone.
-async fn look_up(mds: &Arc<Mds>, handle: &StoreHandle) -> Result<(), FsError> {
-    let id = handle.id;
-    let row = mds.read(|txn| Box::pin(async move { store(&txn, id).await })).await?;
-    if let Some(row) = row {
-        handle.update(|view| view.class = row.class);
-    }
-    mds.classes.doubtful.lock().remove(&id);
-    Ok(())
 }
 
 #[cfg(test)]

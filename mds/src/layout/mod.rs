@@ -16,7 +16,7 @@
 //! | `spares` | data files that lost their place in a layout |
 //! | `sweep` | a walk over a table, page by page |
 //! | `inline` | small files that are kept in the metadata, until they get data files |
-//! | `classes` | which data servers a class means, and which data server has which |
+//! | `classes` | which data servers a class means, and where what leaves one goes |
 //! | `habits` | which directories' new files begin at data servers, because those before became large |
 //! | `heal` | mirrors are made equal again, or anew |
 //! | `census` | how much of which file is where: counted, never kept up to date |
@@ -89,8 +89,8 @@ pub(crate) async fn place_beside(
     refused: impl Fn(StoreId) -> bool + Send,
 ) -> Result<Placed, nfsstat4> {
     let Candidates { list: mut candidates, placing } = candidates(mds);
-    candidates.retain(|candidate| !refused(candidate.store));
-    let wanted = classes::retain(mds, &mut candidates, policy.class);
+    let wanted = classes::wanted(mds, policy.class);
+    candidates.retain(|candidate| wanted.takes(candidate.class) && !refused(candidate.store));
     let policy = placement::for_maker(with_mirrors(mds, *policy), stripes);
     let mirrors = policy.mirrors;
     if candidates.is_empty() {
@@ -122,9 +122,8 @@ pub(crate) async fn fresh(mds: &Arc<Mds>, old: &Layout) -> Result<Placed, nfssta
     let mirrors = old.components.iter().map(|component| component.mirrors).max().unwrap_or_default();
     let like = |store| classes::like(mds, store);
     let wanted = old.data_files().next().map_or(Wanted::Any, |file| like(file.store));
-    let usable = || list.iter().filter(|candidate| wanted.takes(candidate.class)).count();
     let layout = placement::renewed(id, old, &list, turn(mds), like)
-        .ok_or_else(|| nobody(mds, mirrors, usable(), wanted, |_| false))?;
+        .ok_or_else(|| nobody(mds, mirrors, wanted.among(&list).count(), wanted, |_| false))?;
     Ok(Placed { layout, placing })
 }
 
@@ -154,7 +153,7 @@ pub(crate) fn candidates(mds: &Mds) -> Candidates {
             usable.then_some(Candidate { store: store.id, free_bytes, host, class })
         })
     };
-    let list = mds.data_servers.all().into_iter().filter_map(candidate).collect();
+    let list = mds.data_servers.known().into_iter().filter_map(candidate).collect();
     Candidates { list, placing }
 }
 

@@ -41,13 +41,9 @@ impl Wanted {
         }
     }
 
-    /// Behind "data server", for people; nothing where any will do.
-    pub(crate) fn words(self) -> String {
-        match self {
-            Self::Of(Some(class)) => format!(" of class {class}"),
-            Self::Of(None) => " without a class".to_owned(),
-            Self::Any => String::new(),
-        }
+    /// Those of these that it takes.
+    pub(crate) fn among(self, candidates: &[Candidate]) -> impl Iterator<Item = &Candidate> {
+        candidates.iter().filter(move |candidate| self.takes(candidate.class))
     }
 }
 

@@ -250,6 +250,9 @@ fn what_lost_the_last_data_server_of_its_class_finds_a_place_when_it_is_emptied(
         client.ok(vec![putfh(&fh), setattr(open, &size(0))]).await;
         assert_eq!(homes(&world, "/cold/f").await, ids(&[1]), "nobody else is of its class");
         get(&client, &fh, open, RW).await.unwrap();
+        // What has a class is not read by older releases, in use or not.
+        assert_eq!(class(&world, 2, "nvme").await.unwrap_err(), "data server 2 was removed");
+        assert_eq!(class(&world, 2, "").await, Ok(("archive".to_owned(), 0)));
     });
 }
 

@@ -296,30 +296,27 @@ impl Row for Export {
         })
     }
 
-    fn to_bytes(&self) -> Bytes {
-        let mut w = Writer::with_capacity(self.room());
-        w.u8(self.schema());
-        self.encode(&mut w);
-        w.finish()
+    fn schema(&self) -> u8 {
+        match self {
+            Self { named, .. } if !named.is_empty() => WITH_NAMES,
+            Self { rules, .. } if rules.iter().any(|rule| rule.flavours.has_tickets()) => WITH_TICKETS,
+            _ => PLAIN,
+        }
     }
 
-    fn from_bytes(value: Bytes) -> Result<Self, FsError> {
-        let mut r = Reader::new(Self::WHAT, value);
-        let schema = r.schema(Self::SCHEMA)?;
-        let mut export = Self::decode(&mut r)?;
+    fn decode_more(&mut self, schema: u8, r: &mut Reader) -> Result<(), FsError> {
         if schema >= WITH_TICKETS {
-            for rule in &mut export.rules {
+            for rule in &mut self.rules {
                 rule.flavours = rule.flavours.with_tickets(r.u8()?);
             }
         }
         if schema >= WITH_NAMES {
-            export.named = decode_list(&mut r, |r| {
+            self.named = decode_list(r, |r| {
                 let rule = Rule::decode(ClientName::decode(r)?, r)?;
                 Ok(Rule { flavours: rule.flavours.with_tickets(r.u8()?), ..rule })
             })?;
         }
-        r.finish()?;
-        Ok(export)
+        Ok(())
     }
 }
 
@@ -335,15 +332,6 @@ impl Export {
     /// Bytes of its row: what the store takes of one value ends at 100,000.
     pub fn size(&self) -> usize {
         self.to_bytes().len()
-    }
-
-    /// The oldest version of the row that can say all of it.
-    fn schema(&self) -> u8 {
-        match self {
-            Self { named, .. } if !named.is_empty() => WITH_NAMES,
-            Self { rules, .. } if rules.iter().any(|rule| rule.flavours.has_tickets()) => WITH_TICKETS,
-            _ => PLAIN,
-        }
     }
 }
 

@@ -51,10 +51,20 @@ use crate::keys;
 pub(crate) trait Row: Sized {
     /// In errors.
     const WHAT: &'static str;
-    /// The newest version known; what is written.
+    /// The newest version known.
     const SCHEMA: u8 = 1;
     fn encode(&self, w: &mut Writer);
     fn decode(r: &mut Reader) -> Result<Self, FsError>;
+
+    /// The version that is written: the oldest that has all that is in this row.
+    fn schema(&self) -> u8 {
+        Self::SCHEMA
+    }
+
+    /// What this version has behind the fields of the first one.
+    fn decode_more(&mut self, _schema: u8, _r: &mut Reader) -> Result<(), FsError> {
+        Ok(())
+    }
 
     /// Bytes that it takes, about: so much room is made for it.
     fn room(&self) -> usize {
@@ -63,15 +73,16 @@ pub(crate) trait Row: Sized {
 
     fn to_bytes(&self) -> Bytes {
         let mut w = Writer::with_capacity(self.room());
-        w.u8(Self::SCHEMA);
+        w.u8(self.schema());
         self.encode(&mut w);
         w.finish()
     }
 
     fn from_bytes(value: Bytes) -> Result<Self, FsError> {
         let mut r = Reader::new(Self::WHAT, value);
-        r.schema(Self::SCHEMA)?;
-        let row = Self::decode(&mut r)?;
+        let schema = r.schema(Self::SCHEMA)?;
+        let mut row = Self::decode(&mut r)?;
+        row.decode_more(schema, &mut r)?;
         r.finish()?;
         Ok(row)
     }

@@ -94,22 +94,15 @@ impl Row for Store {
         })
     }
 
-    fn to_bytes(&self) -> Bytes {
-        let mut w = Writer::with_capacity(self.room());
-        w.u8(if self.class.is_some() { WITH_CLASS } else { PLAIN });
-        self.encode(&mut w);
-        w.finish()
+    fn schema(&self) -> u8 {
+        if self.class.is_some() { WITH_CLASS } else { PLAIN }
     }
 
-    fn from_bytes(value: Bytes) -> Result<Self, FsError> {
-        let mut r = Reader::new(Self::WHAT, value);
-        let schema = r.schema(Self::SCHEMA)?;
-        let mut store = Self::decode(&mut r)?;
+    fn decode_more(&mut self, schema: u8, r: &mut Reader) -> Result<(), FsError> {
         if schema == WITH_CLASS {
-            store.class = Some(Class::decode(&mut r)?);
+            self.class = Some(Class::decode(r)?);
         }
-        r.finish()?;
-        Ok(store)
+        Ok(())
     }
 }
 

@@ -210,7 +210,7 @@ impl Crew {
             }
             let others = others(column, file, &moves);
             let wanted = classes::like(mds, file.store);
-            let takes = |to| takers.iter().any(|taker| taker.store == to && wanted.takes(taker.class));
+            let takes = |to| wanted.among(takers).any(|taker| taker.store == to);
             let may = |to| takes(to) && fits(mds, &others, file.store, to);
             if let Some(to) = levels.choose(file.store, bytes, may) {
                 levels.moves(file.store, to, bytes);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use sluice_namespace::stable_storage::{
-    Drain, Store, StoreState, cancel_drain, drain, put_drain, remove_store, store,
+    Drain, Store, StoreState, cancel_drain, drain, put_drain, put_store, remove_store, store,
 };
-use sluice_namespace::{FsError, StoreId};
+use sluice_namespace::{Class, FsError, StoreId};
 use sluice_state::Time;
 use sluice_xdr::control::ctl_capacity;
 
@@ -212,6 +212,38 @@ pub(crate) async fn remove_lost(mds: &Arc<Mds>, id: StoreId, agreed: Option<u64>
     Ok(loss)
 }
 
+/// What a change of a class came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Classed {
+    pub(crate) before: Option<Class>,
+    /// Data servers in use that are as this one was.
+    pub(crate) left: usize,
+}
+
+/// Gives a data server a class, or takes it away. New files follow at once; what is there stays where it is.
+///
+/// # Errors
+/// Why not.
+pub(crate) async fn set_class(mds: &Arc<Mds>, id: StoreId, class: Option<Class>) -> Result<Classed, Refusal> {
+    let _alone = mds.drains.asked.lock().await;
+    // What has one is not read by older releases, whether it is in use or not.
+    let handle = if class.is_some() { known(mds, id).await? } else { ever(mds, id).await? };
+    let before = handle.class();
+    let change = mds.write_again(|mut txn| {
+        Box::pin(async move {
+            let row = row(&txn, id).await?;
+            if row.class != class {
+                put_store(&mut txn, &Store { class, ..row });
+            }
+            Ok(())
+        })
+    });
+    surely(mds, id, change).await?;
+    handle.update(|view| view.class = class);
+    let is_left = |store: &&Arc<StoreHandle>| store.is_active() && store.class() == before;
+    Ok(Classed { before, left: mds.data_servers.all().iter().filter(is_left).count() })
+}
+
 /// The count that was agreed to. Whoever agrees may have thought about it for long, and to count anew may take hours: nothing has
 /// been added to it since. Files that were removed meanwhile are none that it was not agreed to.
 fn as_shown(mds: &Mds, id: StoreId, moment: Time, agreed: Option<u64>) -> Option<Arc<Census>> {
@@ -219,22 +251,21 @@ fn as_shown(mds: &Mds, id: StoreId, moment: Time, agreed: Option<u64>) -> Option
     (Some(shown.of(id).alone) == agreed && census::holds(mds, &shown, moment)).then_some(shown)
 }
 
-fn handle(mds: &Mds, id: StoreId) -> Result<Arc<StoreHandle>, Refusal> {
-    match mds.data_servers.get(id) {
-        Some(store) if store.is_removed() => no(format!("data server {} was removed", id.0)),
-        Some(store) => Ok(store),
-        None => no(format!("there is no data server {}: sluice ds list shows them", id.0)),
-    }
-}
-
 /// The data server, as its rows say.
 async fn known(mds: &Arc<Mds>, id: StoreId) -> Result<Arc<StoreHandle>, Refusal> {
-    let known = handle(mds, id)?;
-    if !mds.drains.is_doubtful(id) {
-        return Ok(known);
+    let known = ever(mds, id).await?;
+    if known.is_removed() { no(format!("data server {} was removed", id.0)) } else { Ok(known) }
+}
+
+/// The same, or one that was removed.
+async fn ever(mds: &Arc<Mds>, id: StoreId) -> Result<Arc<StoreHandle>, Refusal> {
+    let Some(handle) = mds.data_servers.get(id) else {
+        return no(format!("there is no data server {}: sluice ds list shows them", id.0));
+    };
+    if mds.drains.is_doubtful(id) {
+        look_up(mds, &handle).await?;
     }
-    look_up(mds, &known).await?;
-    handle(mds, id)
+    Ok(handle)
 }
 
 /// Changes rows of a data server. Where that fails they are looked up before anything else is done with it, and as soon as
@@ -273,13 +304,16 @@ pub(super) async fn look_up_doubtful(mds: &Arc<Mds>) -> Result<(), FsError> {
 async fn look_up(mds: &Arc<Mds>, handle: &StoreHandle) -> Result<(), FsError> {
     let id = handle.id;
     let rows = mds.read(|txn| Box::pin(async move { Ok((row(&txn, id).await?, drain(&txn, id).await?)) }));
-    match rows.await? {
-        (Store { state: StoreState::Removed, .. }, _) => forget(mds, handle).await,
-        (_, Some(drain)) => {
+    let (store, drain) = rows.await?;
+    handle.update(|view| view.class = store.class);
+    match drain {
+        _ if handle.is_removed() => {}
+        _ if store.state == StoreState::Removed => forget(mds, handle).await,
+        Some(drain) => {
             handle.update(|view| view.intent = StoreState::Draining);
             mds.drains.began(drain);
         }
-        (_, None) => {
+        None => {
             mds.drains.ended(id);
             handle.update(|view| view.intent = StoreState::Active);
         }

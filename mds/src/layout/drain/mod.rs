@@ -3,7 +3,7 @@
 //!
 //! | module | what |
 //! | --- | --- |
-//! | `change` | what an administrator asks for, or why not |
+//! | `change` | what an administrator asks for, or why not; a class, too |
 //! | `pass` | one walk over all files, those that name the data server |
 //! | `mover` | one file |
 //! | `progress` | how far it is |

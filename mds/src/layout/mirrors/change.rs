@@ -95,8 +95,8 @@ async fn add(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, mirrors: u16) -> Tr
         Ok(added) => added,
         Err(why) => {
             let wanted = layout.data_files().next().map_or(Wanted::Any, |file| like(file.store));
-            let servers = chosen.list.iter().filter(|candidate| wanted.takes(candidate.class)).count();
-            return Ok(Outcome::Never(words(why, mirrors, servers, wanted)));
+            let (servers, class) = (wanted.among(&chosen.list).count(), classes::words(mds, wanted));
+            return Ok(Outcome::Never(words(why, mirrors, servers, &class)));
         }
     };
     if added.is_nothing() {
@@ -114,12 +114,7 @@ async fn add(mds: &Arc<Mds>, inode: &Inode, layout: &Layout, mirrors: u16) -> Tr
     done(Done::Added(bytes))
 }
 
-fn words(why: NoPlace, mirrors: u16, servers: usize, wanted: Wanted) -> String {
-    let class = match wanted {
-        Wanted::Of(Some(_)) => wanted.words(),
-        // Most have no classes.
-        _ => String::new(),
-    };
+fn words(why: NoPlace, mirrors: u16, servers: usize, class: &str) -> String {
     match why {
         NoPlace::TooWide(most) => format!("it is striped so widely that it can have {most} copies at most"),
         NoPlace::TooFew => {
