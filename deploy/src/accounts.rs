@@ -29,6 +29,17 @@ impl Accounts for Host {
             found => Ok(found?.map(|group| group.gid.as_raw())),
         }
     }
+
+    fn name_of_user(&self, uid: u32) -> io::Result<Option<String>> {
+        Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| user.name))
+    }
+
+    fn name_of_group(&self, gid: u32) -> io::Result<Option<String>> {
+        match Group::from_gid(Gid::from_raw(gid)) {
+            Err(Errno::ERANGE) => listed_as(gid).map(Some),
+            found => Ok(found?.map(|group| group.name)),
+        }
+    }
 }
 
 /// The number of a group that there is, by the command that has room for any.
@@ -36,11 +47,26 @@ impl Accounts for Host {
 /// # Errors
 /// The command does not say: that is not the same as no such group.
 fn listed(group: &str) -> io::Result<u32> {
-    let found = getent("group", &[group.to_owned()]);
-    let number = found.first().and_then(|line| line.get(2)).and_then(|number| number.parse().ok());
+    let number = entry(group).and_then(|line| line.get(2)?.parse().ok());
     number.ok_or_else(|| {
         io::Error::other(format!("group {group} is too large, and getent does not say its number"))
     })
+}
+
+/// The name of such a one.
+///
+/// # Errors
+/// As above.
+fn listed_as(gid: u32) -> io::Result<String> {
+    let name = entry(&gid.to_string()).and_then(|line| line.into_iter().next());
+    name.ok_or_else(|| {
+        io::Error::other(format!("group {gid} is too large, and getent does not say its name"))
+    })
+}
+
+/// Its line in the groups of this host, as parts.
+fn entry(group: &str) -> Option<Vec<String>> {
+    getent("group", &[group.to_owned()]).into_iter().next()
 }
 
 /// Numbers of all groups that the user is in, the primary one first.
@@ -65,6 +91,14 @@ mod tests {
             listed("nobody-has-this-name").is_err(),
             "whoever asks has been told that there is such a group"
         );
+        let root = Some("root".to_owned());
+        assert_eq!((Host.name_of_user(0).unwrap(), Host.name_of_group(0).unwrap()), (root.clone(), root));
+        assert_eq!(
+            (Host.name_of_user(0xfff0_1234).unwrap(), Host.name_of_group(0xfff0_1234).unwrap()),
+            (None, None)
+        );
+        assert_eq!(listed_as(0).unwrap(), "root");
+        assert!(listed_as(0xfff0_1234).is_err());
         for nobody in ["nobody-has-this-name", "a\0b", ""] {
             assert_eq!((Host.user(nobody).unwrap(), Host.group(nobody).unwrap()), (None, None), "{nobody:?}");
         }

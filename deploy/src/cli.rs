@@ -480,6 +480,9 @@ pub(crate) struct Tuning {
     /// idmapd.conf [default: with Kerberos the keytab's realm in lower case, else none]
     #[arg(long, value_name = "DOMAIN", value_parser = domain)]
     pub(crate) owner_domain: Option<String>,
+    /// Whom owners are told by name, as NAME@DOMAIN of the metadata server's host; others are told numbers
+    #[arg(long, value_enum, value_name = "WHOM", default_value_t = TellNames::Nobody)]
+    pub(crate) tell_names: TellNames,
     /// Memory for metadata that was read or written lately, in MiB, where it is in the data directory
     /// [default: three sixteenths of what the server may use, 320 at least, 24576 at most]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(16..))]
@@ -542,6 +545,26 @@ impl fmt::Display for Groups {
         f.write_str(match self {
             Self::Client => "client",
             Self::Host => "host",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum TellNames {
+    /// Numbers for all: users have the same ones everywhere
+    Nobody,
+    /// Names for callers with Kerberos tickets
+    Tickets,
+    /// Names for all
+    Everybody,
+}
+
+impl fmt::Display for TellNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nobody => "nobody",
+            Self::Tickets => "tickets",
+            Self::Everybody => "everybody",
         })
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use sluice_env::Env;
 use sluice_kv::Database;
-use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Owners, Rule, Squash};
+use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Owners, Rule, Squash, TellNames};
 use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{Keyring, Limits, Listener, Server, Share, Tcp, Tls, Transport};
 use tokio::sync::Notify;
@@ -36,6 +36,8 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     let mut keys = keys::follow(&key_file(&options))?;
     let mut certificate = certificates::follow(&options.tls)?;
     let tickets = kerberos::begin(&env, &options.kerberos)?;
+    let realm = tickets.as_ref().and_then(|tickets| tickets.realm.as_deref());
+    let owners = owners(options.tuning.owner_domain.as_deref(), realm, options.tuning.tell_names)?;
     let transport: Arc<dyn Transport> = Arc::new(Tcp);
     let cache = cache(options.tuning.metadata_cache, memory::limit());
     let waits = Arc::new(Notify::new());
@@ -62,7 +64,7 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     if let Some(certificate) = certificate {
         tokio::spawn(certificate.on());
     }
-    let begun = begin(&env, &transport, &place, &db, (&options, keys.ring(), tls, tickets)).await;
+    let begun = begin(&env, &transport, &place, &db, (&options, keys.ring(), tls, (tickets, owners))).await;
     let server = match begun {
         Ok((mds, server)) => {
             source.serves(MdsSource { mds, server: Arc::clone(&server) });
@@ -122,17 +124,20 @@ async fn begin(
     transport: &Arc<dyn Transport>,
     place: &Place,
     db: &Database,
-    (options, keys, tls, tickets): (&cli::Mds, Keyring, Option<Tls>, Option<Tickets>),
+    (options, keys, tls, (tickets, owners)): (
+        &cli::Mds,
+        Keyring,
+        Option<Tls>,
+        (Option<Tickets>, Option<Owners>),
+    ),
 ) -> Result<(Arc<Mds>, Arc<Server>)> {
     place.check_room(env, db).await?;
     look_inside(place, db, options).await?;
     let listener = listen(&**transport, options).await?;
     // Who does not let clients speak in clear does not pass on what they said so.
     let sealed = tls.as_ref().map(|_| keys.clone());
-    let realm = tickets.as_ref().and_then(|tickets| tickets.realm.as_deref());
-    let owners = owners(options.tuning.owner_domain.as_deref(), realm);
-    if let Some(Owners { domain, .. }) = &owners {
-        tracing::info!(domain, "clients may name owners by this host's accounts");
+    if let Some(Owners { domain, tell, .. }) = &owners {
+        tracing::info!(domain, told = ?tell, "clients may name owners by this host's accounts");
     }
     let config = Config { sealed, kerberos: tickets.is_some(), owners, ..config(&options.tuning) };
     let mds = Mds::start(env.clone(), Arc::clone(transport), db.clone(), config).await?;
@@ -262,9 +267,20 @@ fn config(tuning: &cli::Tuning) -> Config {
 }
 
 /// Whose names clients may use: of the domain that is `given`, or, where tickets are taken, of the realm as it is customary.
-fn owners(given: Option<&str>, realm: Option<&str>) -> Option<Owners> {
-    let domain = given.map(str::to_owned).or_else(|| realm.map(str::to_ascii_lowercase))?;
-    Some(Owners { domain, accounts: Arc::new(Host) })
+fn owners(given: Option<&str>, realm: Option<&str>, tell: cli::TellNames) -> Result<Option<Owners>> {
+    let tell = match tell {
+        cli::TellNames::Nobody => TellNames::Nobody,
+        cli::TellNames::Tickets => TellNames::Tickets,
+        cli::TellNames::Everybody => TellNames::Everybody,
+    };
+    let domain = given.map(str::to_owned).or_else(|| realm.map(str::to_ascii_lowercase));
+    let owners = domain.map(|domain| Owners { domain, accounts: Arc::new(Host), tell });
+    if owners.is_none() && tell != TellNames::Nobody {
+        bail!(
+            "owners cannot be told by name (--tell-names) without a domain that the names are of: say --owner-domain, as Domain in clients' idmapd.conf"
+        );
+    }
+    Ok(owners)
 }
 
 /// Says who may mount what: an administrator whose clients are refused looks here first.
@@ -309,12 +325,17 @@ mod tests {
 
     #[test]
     fn names_are_of_the_domain_that_is_given_or_of_the_realm() {
-        let domain = |given, realm| owners(given, realm).map(|owners| owners.domain);
+        let domain =
+            |given, realm| owners(given, realm, cli::TellNames::Nobody).unwrap().map(|owners| owners.domain);
         assert_eq!(domain(None, None), None);
         assert_eq!(domain(None, Some("EXAMPLE.COM")).as_deref(), Some("example.com"));
         for realm in [None, Some("EXAMPLE.COM")] {
             assert_eq!(domain(Some("lab.example.org"), realm).as_deref(), Some("lab.example.org"));
         }
+        let told = owners(None, Some("EXAMPLE.COM"), cli::TellNames::Tickets).unwrap().unwrap();
+        assert_eq!(told.tell, TellNames::Tickets);
+        let error = owners(None, None, cli::TellNames::Everybody).unwrap_err().to_string();
+        assert!(error.contains("--owner-domain"), "{error}");
     }
 
     #[test]

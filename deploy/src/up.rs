@@ -139,6 +139,7 @@ fn roles(dir: &Path, options: &cli::Up, installation: &Installation) -> Result<V
         arguments.extend(["--allow".to_owned(), allow.join(",")]);
     }
     arguments.extend(tuning.owner_domain.iter().map(|domain| format!("--owner-domain={domain}")));
+    arguments.extend(["--tell-names".to_owned(), tuning.tell_names.to_string()]);
     arguments.extend(tuning.metadata_cache.map(|mib| format!("--metadata-cache={mib}")));
     arguments.extend(tuning.root_squash.then(|| "--root-squash".to_owned()));
     arguments.extend(tuning.no_layouts.then(|| "--no-layouts".to_owned()));
@@ -430,6 +431,7 @@ mod tests {
             "--names=utf8",
             "--groups=host",
             "--owner-domain=example.com",
+            "--tell-names=tickets",
             "--mirrors=2",
             "--metadata-cache=500",
             "--no-layouts",

@@ -60,6 +60,18 @@ pub trait Accounts: Debug + Send + Sync {
     /// # Errors
     /// If it cannot be known now.
     fn group(&self, name: &str) -> io::Result<Option<u32>>;
+
+    /// The name of the user of that number; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be known now.
+    fn name_of_user(&self, uid: u32) -> io::Result<Option<String>>;
+
+    /// The name of the group of that number; `None` if there is none.
+    ///
+    /// # Errors
+    /// If it cannot be known now.
+    fn name_of_group(&self, gid: u32) -> io::Result<Option<String>>;
 }
 
 /// What is asked.
@@ -235,6 +247,39 @@ impl<Q: Question> Answers<Q> {
             Some(answer) => Ok(answer),
             None => Box::pin(self.answer(env, from, about)).await,
         }
+    }
+
+    /// Asks for all of these of which nothing is known that could be used, as many at once as one host may leave room for, for a call
+    /// from that address, and waits until that is over, but not for longer than that.
+    pub(crate) async fn learn(
+        self: &Arc<Self>,
+        env: &Env,
+        from: IpAddr,
+        about: impl IntoIterator<Item = Q>,
+        patience: Duration,
+    ) {
+        let unknown = about.into_iter().filter(|about| self.remembered(env, from, about).is_none());
+        let unknown: Vec<Q> = unknown.collect();
+        if unknown.is_empty() {
+            return;
+        }
+        let all = async {
+            for some in unknown.chunks(PENDING_OF_ONE / 2) {
+                let asked: Vec<Asking<Q>> =
+                    some.iter().filter_map(|about| self.ask(env, from, about)).collect();
+                for Asking { mut over, .. } in asked {
+                    // It never says anything more: it ends.
+                    drop(over.changed().await);
+                }
+            }
+        };
+        // Who has not been told of by then is told of as if nobody knew.
+        let _late = env.clock.timeout(patience, Box::pin(all)).await;
+    }
+
+    /// What was said of it last, if that can be used, and there is such a thing.
+    pub(crate) fn last(&self, now: Monotonic, about: &Q) -> Option<Q::Answer> {
+        self.usable(now, about).flatten()
     }
 
     /// Of how many something is remembered.

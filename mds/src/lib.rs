@@ -51,7 +51,7 @@ pub use exports::{ExportSummary, Resolver};
 pub use metrics::{
     BUCKETS, BalanceStatistics, DataServerStatistics, OperationSnapshot, QuotaStatistics, Statistics,
 };
-pub use owners::Owners;
+pub use owners::{Owners, TellNames};
 pub use server::{Mds, StartError};
 pub use sluice_namespace::stable_storage::{
     BadClients, ClientName, Clients, Flavours, NOBODY, Network, Rule, Squash,

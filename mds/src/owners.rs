@@ -1,5 +1,7 @@
 //! Owners by name, as clients send them: `name@domain` (RFC 8881 §5.9). Linux does so with `sec=krb5`, and with
-//! `nfs4_disable_idmapping=N`. The names are those of this host's accounts. What is kept and told is numbers.
+//! `nfs4_disable_idmapping=N`. The names are those of this host's accounts. What is kept is numbers; [`told`] says what is told.
+
+mod told;
 
 use std::io;
 use std::net::IpAddr;
@@ -12,6 +14,8 @@ use sluice_xdr::nfs4::*;
 
 use crate::accounts::{Accounts, Answers, PATIENCE, Question, Unknown};
 use crate::attr::get::numeric;
+pub use told::TellNames;
+pub(crate) use told::{Numbered, whose};
 
 /// Whose names clients may use.
 #[derive(Clone, Debug)]
@@ -19,6 +23,8 @@ pub struct Owners {
     /// What stands behind the @, in any case.
     pub domain: String,
     pub accounts: Arc<dyn Accounts>,
+    /// Who is told them.
+    pub tell: TellNames,
 }
 
 /// Longest name that is asked for: what a name of a user may have on Linux (LOGIN_NAME_MAX).
@@ -69,11 +75,18 @@ pub(crate) struct Names {
 struct Host {
     domain: String,
     answers: Arc<Answers<Named>>,
+    tell: TellNames,
+    told: Arc<Answers<Numbered>>,
 }
 
 impl Names {
     pub(crate) fn new(owners: Option<Owners>) -> Self {
-        let host = |Owners { domain, accounts }| Host { domain, answers: Answers::new(accounts) };
+        let host = |Owners { domain, accounts, tell }| Host {
+            domain,
+            answers: Answers::new(Arc::clone(&accounts)),
+            tell,
+            told: Answers::new(accounts),
+        };
         Self { host: owners.map(host), refused: Sparing::default() }
     }
 
@@ -156,7 +169,7 @@ fn parts(text: &[u8]) -> Option<(&str, &str)> {
 
 /// Whether an account may have that name: nobody is asked about what could mean something else to a directory service's files.
 fn is_askable(name: &str) -> bool {
-    name.len() <= LONGEST && !name.contains(|c: char| c.is_control() || c == ':')
+    (1..=LONGEST).contains(&name.len()) && !name.contains(|c: char| c.is_control() || c == ':')
 }
 
 #[cfg(test)]
@@ -187,12 +200,21 @@ mod tests {
         fn group(&self, _: &str) -> io::Result<Option<u32>> {
             Ok(None)
         }
+
+        fn name_of_user(&self, _: u32) -> io::Result<Option<String>> {
+            Ok(None)
+        }
+
+        fn name_of_group(&self, _: u32) -> io::Result<Option<String>> {
+            Ok(None)
+        }
     }
 
     fn host() -> (Arc<Directory>, Names, Env) {
         let directory = Arc::new(Directory::default());
         let accounts: Arc<dyn Accounts> = Arc::clone(&directory) as _;
-        let names = Names::new(Some(Owners { domain: "example.com".to_owned(), accounts }));
+        let names =
+            Names::new(Some(Owners { domain: "example.com".to_owned(), accounts, tell: TellNames::Nobody }));
         (directory, names, Env::simulated(1))
     }
 

@@ -110,3 +110,22 @@ step "sec= is found out where it is not said"
 mkdir -p /mnt/found; mount -t nfs -o "vers=$VERS,hard,timeo=100" $NAME:/ /mnt/found
 grep " /mnt/found " /proc/mounts | grep -q "sec=krb5," || fail "$(grep /mnt/found /proc/mounts)"
 umount /mnt/found
+
+if [ -e /etc/idmapd.conf ] && command -v nfsidmap >/dev/null && [ -x /sbin/request-key ]; then
+  step "owners are told by name to who has a ticket"
+  host fresh 2 --kerberos-keytab "$dir/server.keytab" --tell-names tickets
+  mount_by sys $M
+  mkdir -m 1777 $M/told; touch $M/told/mail $M/told/nobodys
+  chown 8:8 $M/told/mail; chown 4243:4243 $M/told/nobodys
+  host sluice export set / --sec sys,krb5,krb5p >/dev/null
+  for how in krb5 krb5p; do
+    mount_by $how /mnt/$how
+    # Other numbers here than on the server.
+    same "$(stat -c '%u:%g %U:%G' /mnt/$how/told/mail)" "888:888 mail:mail" "whose it is here"
+    same "$(ls -l /mnt/$how/told | awk '/ mail$/ { print $3 ":" $4 }')" mail:mail "in a listing"
+    same "$(stat -c %u:%g /mnt/$how/told/nobodys)" 4243:4243 "who has no name on the server"
+    umount /mnt/$how
+  done
+  same "$(stat -c %u:%g $M/told/mail)" 8:8 "without a ticket"
+  umount_sluice
+fi

@@ -223,7 +223,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "kerberos",
-        shows: "mounted with sec=krb5, krb5i and krb5p: who has no ticket is nobody, who comes without one is not let in; owners by name; the metadata server dies. It wants krb5-kdc, krb5-admin-server, krb5-user",
+        shows: "mounted with sec=krb5, krb5i and krb5p: who has no ticket is nobody, who comes without one is not let in; owners by name, taken and told; the metadata server dies. It wants krb5-kdc, krb5-admin-server, krb5-user",
         seconds: 200,
         ci: false,
         reference: false,

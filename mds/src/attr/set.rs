@@ -133,7 +133,7 @@ fn mode(bits: u32) -> Result<u16, nfsstat4> {
 }
 
 /// A number in text: what clients with AUTH_SYS send (RFC 8881 §5.9). BADOWNER: it may be a name (crate::owners).
-pub(super) fn id(owner: &[u8]) -> Result<u32, nfsstat4> {
+pub(crate) fn id(owner: &[u8]) -> Result<u32, nfsstat4> {
     let text = std::str::from_utf8(owner).map_err(|_| nfsstat4::NFS4ERR_INVAL)?;
     if text.is_empty() {
         return Err(nfsstat4::NFS4ERR_INVAL);

@@ -41,6 +41,14 @@ impl Accounts for Directory {
     fn group(&self, _: &str) -> io::Result<Option<u32>> {
         Ok(None)
     }
+
+    fn name_of_user(&self, _: u32) -> io::Result<Option<String>> {
+        Ok(None)
+    }
+
+    fn name_of_group(&self, _: u32) -> io::Result<Option<String>> {
+        Ok(None)
+    }
 }
 
 /// How long the directory takes; `None`: until it is let go.

@@ -11,6 +11,7 @@ use sluice_xdr::nfs4::{
 use crate::attr::{acl, current, get, straight};
 use crate::compound::{Context, OpResult};
 use crate::dsctl::capacity;
+use crate::owners;
 
 /// What tells a client whether its caches of a file still hold.
 const FOR_CACHES: bitmap4 =
@@ -44,7 +45,8 @@ pub(crate) async fn getattr(cx: &mut Context, mut args: GETATTR4args) -> OpResul
     }
     acl::permit(&args.attr_request, &inode, &cx.who)?;
     let export = cx.current()?.export;
-    if straight::is_all(&args.attr_request) {
+    let by_name = cx.server.names.tells(&cx.wire_credential, &args.attr_request);
+    if !by_name && straight::is_all(&args.attr_request) {
         let mut values = BytesMut::with_capacity(ROOM);
         let obj_attributes = straight::of_inode(&cx.server, export, &inode, &args.attr_request, &mut values);
         if known {
@@ -57,7 +59,12 @@ pub(crate) async fn getattr(cx: &mut Context, mut args: GETATTR4args) -> OpResul
     }
     let standing = get::standing(&cx.server, &inode, &args.attr_request).await?;
     let of = (&inode, standing.as_ref());
-    let attributes = get::attributes(&cx.server, cx.minor, export, of, &args.attr_request);
+    let mut attributes = get::attributes(&cx.server, cx.minor, export, of, &args.attr_request);
+    if by_name {
+        let whose = owners::whose(&inode, &args.attr_request).collect();
+        Box::pin(cx.server.names.learn(&cx.server.env, cx.from.address, whose)).await;
+        cx.server.names.name(&cx.server.env, &mut attributes);
+    }
     let obj_attributes = attributes.encode(&args.attr_request).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?;
     if known {
         cx.give_back(inode);

@@ -11,6 +11,7 @@ use crate::attr::{get, straight};
 use crate::compound::{Context, OpError, OpResult};
 use crate::exports::Place;
 use crate::exports::pseudo::Listed;
+use crate::owners;
 use crate::quota::standing::Standing;
 
 /// Fixed part of the result: number, status, verifier, the end of the list, eof.
@@ -65,6 +66,12 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
             return Err(nfsstat4::NFS4ERR_ACCESS.into());
         }
         entries.reserve(page.entries.len());
+        let by_name = cx.server.names.tells(&cx.wire_credential, &args.attr_request);
+        if by_name {
+            let inodes = page.entries.iter().filter_map(|found| found.inode.as_ref());
+            let whose = inodes.flat_map(|inode| owners::whose(inode, &args.attr_request)).collect();
+            Box::pin(cx.server.names.learn(&cx.server.env, cx.from.address, whose)).await;
+        }
         for found in &mut page.entries {
             if !args.attr_request.and(get::MOVES_WITH_DATA).is_empty()
                 && let Some(inode) = &found.inode
@@ -88,7 +95,7 @@ pub(crate) async fn readdir(cx: &mut Context, args: READDIR4args) -> OpResult<RE
                 unsearched(&found.entry, &args.attr_request)?
             } else {
                 let of = (&*found, standing.as_ref());
-                wire_attributes(cx, &directory, of, &args.attr_request, &mut values)?
+                wire_attributes(cx, &directory, of, (&args.attr_request, by_name), &mut values)?
             };
             let name = std::mem::take(&mut found.entry.name);
             let entry = entry4 { cookie: found.entry.cookie.0, name, attrs };
@@ -181,7 +188,7 @@ fn wire_attributes(
     cx: &Context,
     directory: &FileHandle,
     (found, standing): (&Entry, Option<&Standing>),
-    asked: &bitmap4,
+    (asked, by_name): (&bitmap4, bool),
     values: &mut BytesMut,
 ) -> Result<fattr4, OpError> {
     // §7.4: where another export begins, what is shown is that.
@@ -193,12 +200,16 @@ fn wire_attributes(
             return Err(nfsstat4::NFS4ERR_ACCESS.into());
         }
         Some(inode) if denied(inode) => failed(nfsstat4::NFS4ERR_ACCESS, asked)?,
-        Some(inode) if straight::is_all(asked) => {
+        Some(inode) if !by_name && straight::is_all(asked) => {
             straight::of_inode(&cx.server, export, inode, asked, values)
         }
-        Some(inode) => get::attributes(&cx.server, cx.minor, export, (inode, standing), asked)
-            .encode(asked)
-            .map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?,
+        Some(inode) => {
+            let mut values = get::attributes(&cx.server, cx.minor, export, (inode, standing), asked);
+            if by_name {
+                cx.server.names.name(&cx.server.env, &mut values);
+            }
+            values.encode(asked).map_err(|_| nfsstat4::NFS4ERR_SERVERFAULT)?
+        }
         // The entry went, or its inode did, while the page was read: a client that asks for rdattr_error
         // hears it there, another gets no attributes.
         None if asked.contains(FATTR4_RDATTR_ERROR) && !asked.without(FREE).is_empty() => {

@@ -35,6 +35,14 @@ impl Accounts for Directory {
     fn group(&self, _: &str) -> io::Result<Option<u32>> {
         Ok(None)
     }
+
+    fn name_of_user(&self, _: u32) -> io::Result<Option<String>> {
+        Ok(None)
+    }
+
+    fn name_of_group(&self, _: u32) -> io::Result<Option<String>> {
+        Ok(None)
+    }
 }
 
 /// Status of making a file in the project's directory, by a user in groups of which the client tells those.

@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sluice_mds::{Accounts, Config, Owners};
+use sluice_mds::{Accounts, Config, Owners, TellNames};
 use sluice_xdr::nfs4::*;
 
 use crate::harness::*;
 
 const ALICE: u32 = 1042;
 const STAFF: u32 = 2050;
+/// Users above all have names.
+const MANY: u32 = 100_000;
 
 #[derive(Debug, Default)]
 struct Directory {
@@ -21,12 +23,12 @@ struct Directory {
 }
 
 impl Directory {
-    fn says(&self, known: bool, id: u32) -> io::Result<Option<u32>> {
+    fn says<T>(&self, known: bool, answer: T) -> io::Result<Option<T>> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         if self.away.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        Ok(known.then_some(id))
+        Ok(known.then_some(answer))
     }
 
     fn asked(&self) -> usize {
@@ -46,12 +48,24 @@ impl Accounts for Directory {
     fn group(&self, name: &str) -> io::Result<Option<u32>> {
         self.says(name == "staff", STAFF)
     }
+
+    fn name_of_user(&self, uid: u32) -> io::Result<Option<String>> {
+        self.says(uid == ALICE || uid > MANY, if uid > MANY { format!("u{uid}") } else { "alice".to_owned() })
+    }
+
+    fn name_of_group(&self, gid: u32) -> io::Result<Option<String>> {
+        self.says(gid == STAFF, "staff".to_owned())
+    }
 }
 
 fn with_names(seed: u64, test: impl AsyncFn(World, Arc<Directory>)) {
+    with_names_told(seed, TellNames::Nobody, test);
+}
+
+fn with_names_told(seed: u64, tell: TellNames, test: impl AsyncFn(World, Arc<Directory>)) {
     let directory = Arc::new(Directory::default());
     let accounts: Arc<dyn Accounts> = Arc::clone(&directory) as _;
-    let owners = Some(Owners { domain: "example.com".to_owned(), accounts });
+    let owners = Some(Owners { domain: "example.com".to_owned(), accounts, tell });
     simulate_with(seed, Config { owners, ..at_data_servers() }, async |world| {
         directory.away.store(false, Ordering::Relaxed);
         directory.asked.store(0, Ordering::Relaxed);
@@ -236,5 +250,112 @@ fn while_the_host_cannot_tell_who_names_somebody_is_to_come_again() {
         world.sleep(Duration::from_secs(6)).await;
         client.ok(set("f", &group("staff@example.com"))).await;
         assert_eq!(of(&client, "f").await, ["1042", "2050"]);
+    });
+}
+
+/// Owner and group of each entry, as a listing tells them.
+async fn listed(client: &Client, dir: &str) -> Vec<(Bytes, [Bytes; 2])> {
+    let attr_request = bitmap4::of(&[FATTR4_OWNER, FATTR4_OWNER_GROUP]);
+    let args = READDIR4args {
+        cookie: 0,
+        cookieverf: verifier4::default(),
+        dircount: 4096,
+        maxcount: 65_536,
+        attr_request,
+    };
+    let results = client.ok(on(dir, nfs_argop4::OP_READDIR(args))).await;
+    let Some(nfs_resop4::OP_READDIR(READDIR4res::NFS4_OK(ok))) = results.last() else {
+        panic!("{results:?}")
+    };
+    let one = |entry: &entry4| {
+        let values = Attributes::decode(&entry.attrs).unwrap();
+        (entry.name.clone(), [values.owner.unwrap(), values.owner_group.unwrap()])
+    };
+    ok.reply.entries.iter().map(one).collect()
+}
+
+#[test]
+fn where_it_is_wanted_owners_are_told_by_name() {
+    with_names_told(7, TellNames::Everybody, async |world: World, directory: Arc<Directory>| {
+        let client = world.client("a").await;
+        for name in ["known", "unknown"] {
+            client.open(name, BOTH, 0).await;
+        }
+        client.ok(set("known", &both("1042", "2050"))).await;
+        client.ok(set("unknown", &both("7", "8"))).await;
+        let named = ["alice@example.com", "staff@example.com"].map(Bytes::from);
+        let numbers = ["7", "8"].map(Bytes::from);
+        assert_eq!(of(&client, "known").await, named);
+        assert_eq!(of(&client, "unknown").await, numbers, "who has no name here");
+        let list = [("known".into(), named.clone()), ("unknown".into(), numbers.clone())];
+        assert_eq!(listed(&client, "").await, list);
+        let asked = directory.asked();
+        assert_eq!(asked, 4, "each is asked for once");
+        assert_eq!(listed(&client, "").await, list);
+        // What is told is taken.
+        client.ok(set("unknown", &both("alice@example.com", "staff@example.com"))).await;
+        assert_eq!(of(&client, "unknown").await, named);
+        let same =
+            nfs_argop4::OP_VERIFY(VERIFY4args { obj_attributes: fattr(&both("alice@example.com", "2050")) });
+        client.ok(on("known", same)).await;
+        let wanted = [ace(0, "1042"), ace(ACE4_IDENTIFIER_GROUP, "2050"), ace(0, "2050"), ace(0, "OWNER@")];
+        client.ok(set("known", &acl(&wanted))).await;
+        for number in [FATTR4_ACL, FATTR4_DACL] {
+            let got = client.attributes("known", &[number]).await;
+            let aces = got.acl.or(got.dacl.map(|dacl| dacl.na41_aces)).unwrap();
+            let who: Vec<Bytes> = aces.into_iter().map(|ace| ace.who).collect();
+            assert_eq!(who, ["alice@example.com", "staff@example.com", "2050", "OWNER@"], "{number}");
+        }
+    });
+}
+
+#[test]
+fn a_listing_names_all_the_owners_that_it_has() {
+    with_names_told(10, TellNames::Everybody, async |world: World, directory: Arc<Directory>| {
+        let client = world.client("a").await;
+        let owner = |n: u32| Attributes { owner: Some((MANY + n).to_string().into()), ..mode(0o755) };
+        for n in 1..=300 {
+            client.ok(vec![putrootfh(), create(createtype4::NF4DIR, &format!("d{n}"), &owner(n))]).await;
+        }
+        for (name, [owner, _]) in listed(&client, "").await {
+            let n: u32 = std::str::from_utf8(&name[1..]).unwrap().parse().unwrap();
+            assert_eq!(owner, format!("u{}@example.com", MANY + n));
+        }
+        assert_eq!(directory.asked(), 301, "and one group");
+    });
+}
+
+#[test]
+fn while_nobody_tells_names_those_that_were_told_are_used_and_else_numbers() {
+    with_names_told(8, TellNames::Everybody, async |world: World, directory: Arc<Directory>| {
+        let client = world.client("a").await;
+        for name in ["f", "g"] {
+            client.open(name, BOTH, 0).await;
+        }
+        client.ok(set("f", &both("1042", "8"))).await;
+        client.ok(set("g", &both("7", "2050"))).await;
+        assert_eq!(of(&client, "f").await, ["alice@example.com", "8"]);
+        directory.away.store(true, Ordering::Relaxed);
+        assert_eq!(of(&client, "g").await, ["7", "2050"]);
+        // Long enough for what was told to be asked for again.
+        for _ in 0..12 {
+            world.sleep(Duration::from_secs(30)).await;
+            client.ok(Vec::new()).await;
+        }
+        assert_eq!(of(&client, "f").await, ["alice@example.com", "8"], "as it was told last");
+        directory.away.store(false, Ordering::Relaxed);
+        world.sleep(Duration::from_secs(10)).await;
+        assert_eq!(of(&client, "g").await, ["7", "staff@example.com"]);
+    });
+}
+
+#[test]
+fn who_has_no_ticket_is_told_numbers_where_tickets_decide() {
+    with_names_told(9, TellNames::Tickets, async |world: World, directory: Arc<Directory>| {
+        let client = world.client("a").await;
+        client.open("f", BOTH, 0).await;
+        client.ok(set("f", &both("1042", "2050"))).await;
+        assert_eq!(of(&client, "f").await, ["1042", "2050"]);
+        assert_eq!(directory.asked(), 0);
     });
 }
