@@ -64,7 +64,8 @@ pub(crate) async fn run(options: cli::Mds) -> Result<()> {
     if let Some(certificate) = certificate {
         tokio::spawn(certificate.on());
     }
-    let begun = begin(&env, &transport, &place, &db, (&options, keys.ring(), tls, (tickets, owners))).await;
+    let trust = Trust { keys: keys.ring(), tls, tickets, owners };
+    let begun = begin(&env, &transport, &place, &db, &options, trust).await;
     let server = match begun {
         Ok((mds, server)) => {
             source.serves(MdsSource { mds, server: Arc::clone(&server) });
@@ -118,18 +119,22 @@ async fn meanwhile<T>(
     }
 }
 
+/// By what callers are known, and those whom they name.
+struct Trust {
+    keys: Keyring,
+    tls: Option<Tls>,
+    tickets: Option<Tickets>,
+    owners: Option<Owners>,
+}
+
 /// Begins to serve the file system in `db`.
 async fn begin(
     env: &Env,
     transport: &Arc<dyn Transport>,
     place: &Place,
     db: &Database,
-    (options, keys, tls, (tickets, owners)): (
-        &cli::Mds,
-        Keyring,
-        Option<Tls>,
-        (Option<Tickets>, Option<Owners>),
-    ),
+    options: &cli::Mds,
+    Trust { keys, tls, tickets, owners }: Trust,
 ) -> Result<(Arc<Mds>, Arc<Server>)> {
     place.check_room(env, db).await?;
     look_inside(place, db, options).await?;
