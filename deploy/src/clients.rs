@@ -1,8 +1,12 @@
 //! `sluice client`.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, bail};
 use serde_json::json;
-use sluice_xdr::control::{ADMIN_EVICT, ADMIN_EVICT_args, ADMIN_EVICT_res, ctl_client_status};
+use sluice_xdr::control::{
+    ADMIN_EVICT, ADMIN_EVICT_args, ADMIN_EVICT_res, ADMIN_GUARDS, ADMIN_GUARDS_resok, ctl_client_status,
+};
 
 use crate::cli;
 use crate::reach::Admin;
@@ -19,12 +23,20 @@ pub(crate) async fn run(command: cli::Client) -> Result<()> {
 
 async fn list(admin: &Admin, json: bool) -> Result<()> {
     let clients = status::ask(admin).await?.clients;
+    let machines = machines(admin).await;
     if json {
-        let all: Vec<_> = clients.iter().map(status::client_json).collect();
+        let named = |client: &ctl_client_status| {
+            let mut all = status::client_json(client);
+            all["machine"] = machines.get(&client.client).cloned().into();
+            all
+        };
+        let all: Vec<_> = clients.iter().map(named).collect();
         say!("{}", serde_json::to_string_pretty(&all)?);
         return Ok(());
     }
-    let head = ["ID", "ADDRESS", "NAME", "KERNEL", "NFS", "STATE", "OPENS", "LOCKS", "LAYOUTS", "PROXIED"];
+    let head = [
+        "ID", "ADDRESS", "NAME", "KERNEL", "NFS", "STATE", "OPENS", "LOCKS", "LAYOUTS", "PROXIED", "MACHINE",
+    ];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(clients.iter().map(|client| {
         [
@@ -38,11 +50,19 @@ async fn list(admin: &Admin, json: bool) -> Result<()> {
             client.locks.to_string(),
             client.layouts.to_string(),
             size(client.proxied_bytes),
+            machines.get(&client.client).map(|name| printable(name.as_bytes())).unwrap_or_default(),
         ]
         .map(|cell| if cell.is_empty() { "-".to_owned() } else { cell })
     }));
-    status::table(&rows);
+    // Without Kerberos there are none.
+    status::table_but(&rows, Some(head.len() - 1).filter(|_| machines.is_empty()));
     Ok(())
+}
+
+/// The principals of the machines of clients that they protect; none where the metadata server is too old to tell.
+async fn machines(admin: &Admin) -> BTreeMap<u64, String> {
+    let told: ADMIN_GUARDS_resok = admin.call(ADMIN_GUARDS, &()).await.unwrap_or_default();
+    told.clients.iter().map(|guard| (guard.client, text(&guard.principal))).collect()
 }
 
 async fn evict(admin: &Admin, client: &str, json: bool) -> Result<()> {

@@ -2899,6 +2899,48 @@ impl Decode for ctl_operation {
     }
 }
 
+/// A client under SP4_MACH_CRED.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_client_guard {
+    pub client: u64,
+    /// of its machine, which alone makes and ends its sessions
+    pub principal: ctl_string,
+}
+
+impl Encode for ctl_client_guard {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.client);
+        w.opaque(&self.principal, CTL_STRING_MAX);
+    }
+}
+
+impl Decode for ctl_client_guard {
+    const MIN_SIZE: usize = 12;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { client: r.u64()?, principal: r.opaque(CTL_STRING_MAX)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_GUARDS_resok {
+    pub clients: Vec<ctl_client_guard>,
+}
+
+impl Encode for ADMIN_GUARDS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.array(&self.clients, CTL_LIST_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_GUARDS_resok {
+    const MIN_SIZE: usize = 4;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { clients: r.array(CTL_LIST_MAX, 12, ctl_client_guard::decode)? })
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ctl_client_activity {
     pub client: u64,
@@ -6900,3 +6942,4 @@ pub const ADMIN_NAMES: u32 = 42;
 pub const ADMIN_REFRESH_NAMES: u32 = 43;
 pub const ADMIN_CLASSES: u32 = 44;
 pub const ADMIN_CLASS: u32 = 45;
+pub const ADMIN_GUARDS: u32 = 48;

@@ -76,6 +76,8 @@ prefixes! {
     DUMPED = 0x34,
     /// `(client id u64)` → from where the client was established
     CLIENT_HOST = 0x35,
+    /// `(client id u64)` → how the client is protected
+    CLIENT_GUARD = 0x36,
     /// `(store id u16)` → data server's store
     STORE = 0x38,
     /// `(store uuid 16)` → store id

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sluice_namespace::{FsError, Inode};
-use sluice_state::client::Error;
+use sluice_state::client::{ClientInfo, Error, Principal};
 use sluice_state::effect::Effect;
 use sluice_state::file::LayoutFilter;
 use sluice_state::{ClientId, StateId, Time};
@@ -16,6 +16,15 @@ use crate::dsctl::lockout;
 use crate::files::{FileEntry, file_id};
 
 impl Admin {
+    /// Clients under SP4_MACH_CRED, and whose tickets make and end their sessions.
+    pub(super) fn guards(&self) -> ADMIN_GUARDS_resok {
+        let guard = |info: ClientInfo| match info.guard()?.principal {
+            Principal::Gss(name) => Some(ctl_client_guard { client: info.id.0, principal: cut(&name) }),
+            Principal::None | Principal::Sys { .. } => None,
+        };
+        ADMIN_GUARDS_resok { clients: self.mds.client_infos().into_iter().filter_map(guard).collect() }
+    }
+
     /// The layouts of one file.
     pub(super) async fn layouts(&self, args: ADMIN_LAYOUTS_args) -> ADMIN_LAYOUTS_res {
         match self.file(&args.path).await {

@@ -37,7 +37,7 @@ fn only_looks(call: &Call) -> bool {
         ADMIN_NULL | ADMIN_STATUS | ADMIN_ACTIVITY | ADMIN_ROOM | ADMIN_LAST_DUMP | ADMIN_CLUSTER_KEYS => {
             true
         }
-        ADMIN_LAYOUTS | ADMIN_LOCKS | ADMIN_PROXIED | ADMIN_WHY => true,
+        ADMIN_GUARDS | ADMIN_LAYOUTS | ADMIN_LOCKS | ADMIN_PROXIED | ADMIN_WHY => true,
         ADMIN_SERVERS | ADMIN_CLASSES | ADMIN_DOCTOR | ADMIN_EXPORTS | ADMIN_SEC_EXPORTS | ADMIN_NAMES
         | ADMIN_QUOTAS => true,
         ADMIN_KEYS => arguments(call).is_some_and(|args: ADMIN_KEYS_args| !args.rotate),

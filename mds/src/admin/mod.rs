@@ -80,6 +80,7 @@ impl Program for Admin {
                     answer(&call, async |args| self.accept_older(args, from(&call)).await).await
                 }
                 ADMIN_CLASSES => encode(&self.classes()),
+                ADMIN_GUARDS => encode(&self.guards()),
                 ADMIN_CLASS => answer(&call, async |args| self.class(args, from(&call)).await).await,
                 ADMIN_ROOM => encode(&self.room()),
                 ADMIN_DUMPED => answer(&call, async |args| self.dumped(args, from(&call)).await).await,

@@ -4,6 +4,7 @@
 //! Lock order: the client table, then one session. SEQUENCE takes its session's lock alone.
 
 pub(crate) mod effects;
+pub(crate) mod guards;
 pub(crate) mod notices;
 pub(crate) mod records;
 pub(crate) mod strangers;
@@ -22,7 +23,7 @@ use sluice_env::Env;
 use sluice_kv::Database;
 use sluice_namespace::FsError;
 use sluice_rpc::Connection;
-use sluice_state::client::{ClientInfo, Clients, ClientsConfig, exchange_flags};
+use sluice_state::client::{ClientInfo, Clients, ClientsConfig, Guard, exchange_flags};
 use sluice_state::file::{FileId, Grace};
 use sluice_state::grace::{Claim, GraceGate};
 use sluice_state::lease::ClientShared;
@@ -54,6 +55,8 @@ pub(crate) struct SessionEntry {
     pub(crate) shared: Arc<ClientShared>,
     /// The host that made it, or after a restart its client, if that is known.
     pub(super) made_from: Option<IpAddr>,
+    /// How its client is protected, if it is.
+    pub(crate) guard: Option<Box<Guard>>,
     /// The client understands striped layouts.
     pub(crate) stripes: bool,
     /// The client asks for the layout of a file when it opens it for writing.
@@ -124,7 +127,11 @@ impl ClientTable {
         epoch: BootEpoch,
         guard: &(Bytes, Bytes),
     ) -> Result<Self, FsError> {
-        let (server, clients) = records::load(db, guard).await?;
+        let (server, mut clients) = records::load(db, guard).await?;
+        if !config.kerberos {
+            // Nobody could come with a ticket.
+            clients.iter_mut().for_each(|client| client.row.protection = None);
+        }
         let found = clients.len();
         let now = Time(env.clock.now().0);
         let (mut table, sessions) = Clients::restore(clients_config(config), now, epoch, server, clients);
@@ -144,9 +151,8 @@ impl ClientTable {
         };
         for session in sessions {
             let info = all.lock().info(now, session.client().id());
-            let stripes = info.as_ref().is_some_and(ClientInfo::supports_stripes);
-            let made_from = info.and_then(|info| strangers::maker(&info));
-            all.insert(session, made_from, stripes);
+            let made_from = info.as_ref().and_then(strangers::maker);
+            all.insert(session, made_from, info.as_ref());
         }
         Ok(all)
     }
@@ -165,13 +171,14 @@ impl ClientTable {
         &self,
         session: Session,
         made_from: Option<IpAddr>,
-        stripes: bool,
+        client: Option<&ClientInfo>,
     ) -> Arc<SessionEntry> {
         let entry = Arc::new(SessionEntry {
             id: session.id(),
             shared: Arc::clone(session.client()),
             made_from: made_from.map(|host| host.to_canonical()),
-            stripes,
+            guard: guards::of(client),
+            stripes: client.is_some_and(ClientInfo::supports_stripes),
             wants_layouts: AtomicBool::new(false),
             asks_layouts: AtomicBool::new(false),
             calls: AtomicU64::new(0),
@@ -338,6 +345,7 @@ fn clients_config(config: &Config) -> ClientsConfig {
         max_cache: config.limits.replies,
         max_slots: config.limits.replies / SLOT,
         max_strangers: config.limits.strangers,
+        allowable: guards::ALLOWABLE,
         is_stranger: |owner| strangers::host_of(owner).is_some(),
         ..ClientsConfig::default()
     }
@@ -347,7 +355,7 @@ fn clients_config(config: &Config) -> ClientsConfig {
 mod tests {
     use super::*;
     use sluice_state::Verifier;
-    use sluice_state::client::{CreateSession, CreateStep, ExchangeId, Principal, StateProtect};
+    use sluice_state::client::{Caller, CreateSession, CreateStep, ExchangeId, Principal, StateProtect};
     use sluice_state::session::ChannelAttrs;
 
     fn table() -> ClientTable {
@@ -366,7 +374,7 @@ mod tests {
         let exchange = ExchangeId {
             owner: Bytes::from_static(b"a"),
             verifier: Verifier([1; 8]),
-            principal: principal.clone(),
+            caller: Caller { principal: principal.clone(), sealed: false },
             flags: 0,
             protect: StateProtect::None,
             implementation: None,
@@ -404,7 +412,7 @@ mod tests {
         let effects = all.lock().evict(client).unwrap();
         assert!(effects.contains(&sluice_state::recovery::Effect::DropSession(id)));
         all.drop_session(id);
-        all.insert(session, None, false);
+        all.insert(session, None, None);
         assert!(all.session(id).is_none());
     }
 
@@ -412,7 +420,7 @@ mod tests {
     fn a_session_whose_client_lives_is_found() {
         let all = table();
         let session = session(&mut all.lock());
-        let entry = all.insert(session, None, false);
+        let entry = all.insert(session, None, None);
         assert!(all.session(entry.id).is_some());
     }
 }

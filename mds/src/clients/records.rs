@@ -7,11 +7,14 @@ use sluice_env::Wall;
 use sluice_kv::{Database, RunLimits, Transaction};
 use sluice_namespace::FsError;
 use sluice_namespace::stable_storage::{
-    CallbackSecurity, Channel, ClientHost, ClientRecord, Implementation, ServerRecord, SessionRecord,
-    clear_client, clear_client_host, clear_session, client_hosts, clients, put_client, put_client_host,
-    put_server, put_session, replies, server, sessions,
+    CallbackSecurity, Channel, ClientGuard, ClientHost, ClientRecord, Implementation, ServerRecord,
+    SessionRecord, clear_client, clear_client_guard, clear_client_host, clear_session, client_guards,
+    client_hosts, clients, put_client, put_client_guard, put_client_host, put_server, put_session, replies,
+    server, sessions,
 };
-use sluice_state::client::{ImplementationId, Principal, RestoredClient, RestoredSession};
+use sluice_state::client::{
+    ImplementationId, Operations, Principal, Protection, RestoredClient, RestoredSession,
+};
 use sluice_state::recovery::{ClientRow, Effect, Forfeit, ServerRow, SessionRow};
 use sluice_state::session::{BackChannelParams, CbSecurity, ChannelAttrs};
 use sluice_state::slot::Slot;
@@ -28,6 +31,10 @@ pub(super) fn write(txn: &mut Transaction, effect: &Effect) {
             if let Some(host) = row.host {
                 put_client_host(txn, &ClientHost { client: row.id.0, host });
             }
+            if let Some(Protection { enforced, allowed }) = row.protection {
+                let guard = ClientGuard { client: row.id.0, enforced: enforced.0, allowed: allowed.0 };
+                put_client_guard(txn, &guard);
+            }
         }
         Effect::ForgetClient(client) => clear_client(txn, client.0),
         Effect::PersistSession(row) => put_session(txn, &session_record(row)),
@@ -37,7 +44,7 @@ pub(super) fn write(txn: &mut Transaction, effect: &Effect) {
     }
 }
 
-/// Everything earlier incarnations left. Reply rows without a session and hosts without a client are cleared, in transactions
+/// Everything earlier incarnations left. Reply rows without a session, hosts and protection without a client are cleared, in transactions
 /// that `guard`, a key and its value, holds to this incarnation.
 pub(super) async fn load(
     db: &Database,
@@ -59,6 +66,7 @@ pub(super) async fn load(
         }
     }
     load_hosts(db, guard, &mut found).await?;
+    load_guards(db, guard, &mut found).await?;
     let mut sessions = load_sessions(db).await?;
     load_replies(db, guard, &mut sessions).await?;
     // Both are in the order of client IDs.
@@ -96,21 +104,66 @@ async fn load_hosts(
                 None => stray.push(client),
             }
         }
-        if !stray.is_empty() {
-            let limits = RunLimits::default().guarded_by(guard.0.clone(), guard.1.clone()).idempotent();
-            let stray = &stray;
-            db.run::<_, FsError, _>(limits, |mut txn| {
-                Box::pin(async move {
-                    stray.iter().for_each(|client| clear_client_host(&mut txn, *client));
-                    Ok(())
-                })
-            })
-            .await?;
-        }
+        forget(db, guard, &stray, clear_client_host).await?;
         if !more {
             return Ok(());
         }
     }
+}
+
+/// How clients are protected, `found` in the order of their IDs.
+async fn load_guards(
+    db: &Database,
+    guard: &(Bytes, Bytes),
+    found: &mut [RestoredClient],
+) -> Result<(), FsError> {
+    let mut after = None;
+    loop {
+        let page = db
+            .run_read(RunLimits::default(), |txn| {
+                Box::pin(async move { client_guards(&txn, after, PAGE).await })
+            })
+            .await?;
+        let more = page.len() == PAGE;
+        after = page.last().map(|row| row.client);
+        let mut stray = Vec::new();
+        for ClientGuard { client, enforced, allowed } in page {
+            let at = found.binary_search_by_key(&client, |known| known.row.id.0);
+            match at.ok().and_then(|at| found.get_mut(at)) {
+                Some(known) => {
+                    let (enforced, allowed) = (Operations(enforced), Operations(allowed));
+                    known.row.protection = Some(Protection { enforced, allowed });
+                }
+                // A release before forgot it.
+                None => stray.push(client),
+            }
+        }
+        forget(db, guard, &stray, clear_client_guard).await?;
+        if !more {
+            return Ok(());
+        }
+    }
+}
+
+/// Clears rows of clients that there are no more.
+async fn forget(
+    db: &Database,
+    guard: &(Bytes, Bytes),
+    clients: &[u64],
+    clear: fn(&mut Transaction, u64),
+) -> Result<(), FsError> {
+    if clients.is_empty() {
+        return Ok(());
+    }
+    let limits = RunLimits::default().guarded_by(guard.0.clone(), guard.1.clone()).idempotent();
+    db.run::<_, FsError, _>(limits, |mut txn| {
+        Box::pin(async move {
+            clients.iter().for_each(|client| clear(&mut txn, *client));
+            Ok(())
+        })
+    })
+    .await?;
+    Ok(())
 }
 
 async fn load_sessions(db: &Database) -> Result<BTreeMap<SessionId, RestoredSession>, FsError> {
@@ -225,6 +278,7 @@ fn client_row(record: ClientRecord) -> ClientRow {
             (false, false) => Forfeit::Nothing,
         },
         host: None,
+        protection: None,
     }
 }
 

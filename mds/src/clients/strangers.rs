@@ -10,7 +10,6 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use sluice_state::ClientId;
 use sluice_state::client::{ClientInfo, Clients};
 
 use super::SessionEntry;
@@ -58,7 +57,7 @@ pub(crate) fn maker(info: &ClientInfo) -> Option<IpAddr> {
 impl Context {
     /// Whether the caller may use what somebody at this address has made. One that has been locked out may go on with what it made
     /// itself, to give back what it holds; so may it over connections from before, which are bound.
-    fn stands_for(&self, maker: Option<IpAddr>) -> bool {
+    pub(super) fn stands_for(&self, maker: Option<IpAddr>) -> bool {
         let from = self.from.address.to_canonical();
         maker.map_or_else(
             || self.exports.lets_in(&self.from),
@@ -70,12 +69,6 @@ impl Context {
     /// a new connection with whichever user's request is next.
     pub(crate) fn may_bind(&self, session: &SessionEntry) -> bool {
         self.stands_for(session.made_from)
-    }
-
-    /// Whether the caller may name a client outside its sessions. Of one that is not there the table says so.
-    pub(crate) fn may_name(&self, client: ClientId) -> bool {
-        let known = self.server.clients.lock().info(self.server.now(), client);
-        known.is_none_or(|info| self.stands_for(maker(&info)))
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) struct Context {
     pub(crate) saved: Option<FileHandle>,
     pub(crate) current_stateid: Option<StateId>,
     pub(crate) saved_stateid: Option<StateId>,
+    /// The caller is the client's machine, and what it does is what it was promised that it may.
+    pub(super) excused: bool,
     // Changed by the loop.
     /// Operations in the COMPOUND.
     pub(crate) count: u32,
@@ -105,6 +107,7 @@ impl Context {
             saved: None,
             current_stateid: None,
             saved_stateid: None,
+            excused: false,
             count: 0,
             index: 0,
             reply_room: 0,

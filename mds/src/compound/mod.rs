@@ -3,6 +3,7 @@
 pub(crate) mod bound;
 pub(crate) mod context;
 pub(crate) mod gate;
+mod machine;
 pub(crate) mod record;
 pub(crate) mod run;
 pub(crate) mod table;

@@ -276,13 +276,17 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
             results.fail(number, nfsstat4::NFS4ERR_NOTSUPP);
             break;
         }
+        let refused = cx.refused();
+        let left = head.count - index;
+        let wrong_flavour = refused == Some(nfsstat4::NFS4ERR_WRONGSEC);
+        let excused = wrong_flavour && cx.is_excused(row, &reader, left);
         let facts = gate::Facts {
             index,
             count: head.count,
             in_session: cx.session.is_some(),
             has_current: cx.current_or_none().is_some(),
             has_saved: cx.saved.is_some(),
-            refused: cx.refused(),
+            refused: refused.filter(|_| !excused),
             read_only: cx.is_read_only(),
             pseudo: cx.pseudo().is_some(),
             room: results.room(),
@@ -319,7 +323,8 @@ async fn run(cx: &mut Context, head: &Head, mut reader: Reader, mut results: Res
         let outcome = match outcome {
             Ok(_)
                 if cx.refused() == Some(nfsstat4::NFS4ERR_WRONGSEC)
-                    && gate::names_no_flavour(row, following(&reader, head, index)) =>
+                    && gate::names_no_flavour(row, following(&reader, head, index))
+                    && !cx.is_excused(row, &reader, left - 1) =>
             {
                 Err(nfsstat4::NFS4ERR_WRONGSEC.into())
             }

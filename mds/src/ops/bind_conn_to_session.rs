@@ -4,7 +4,7 @@ use sluice_state::session::{BindDirection, BoundDirection};
 use sluice_state::{ConnectionId, SessionId};
 use sluice_xdr::nfs4::{
     BIND_CONN_TO_SESSION4args, BIND_CONN_TO_SESSION4res, BIND_CONN_TO_SESSION4resok,
-    channel_dir_from_client4, channel_dir_from_server4, nfsstat4,
+    channel_dir_from_client4, channel_dir_from_server4, nfs_opnum4, nfsstat4,
 };
 
 use crate::compound::{Context, OpResult};
@@ -15,10 +15,8 @@ pub(crate) fn bind_conn_to_session(
 ) -> OpResult<BIND_CONN_TO_SESSION4res> {
     let entry =
         cx.server.clients.session(SessionId(args.bctsa_sessid.0)).ok_or(nfsstat4::NFS4ERR_BADSESSION)?;
+    cx.must_be_let_in(nfs_opnum4::OP_BIND_CONN_TO_SESSION, &entry)?;
     let connection = ConnectionId(cx.connection.id());
-    if !entry.lock().is_bound(connection) && !cx.may_bind(&entry) {
-        return Err(nfsstat4::NFS4ERR_BADSESSION.into());
-    }
     let direction = match args.bctsa_dir {
         channel_dir_from_client4::CDFC4_FORE => BindDirection::Fore,
         channel_dir_from_client4::CDFC4_BACK => BindDirection::Back,

@@ -9,7 +9,7 @@ use sluice_state::client::{CreateSession, CreateSessionReply, CreateStep, Error}
 use sluice_state::session::{CbSecurity, ChannelAttrs};
 use sluice_xdr::nfs4::{
     CREATE_SESSION4args, CREATE_SESSION4res, CREATE_SESSION4resok, callback_sec_parms4, channel_attrs4,
-    nfsstat4, sessionid4,
+    nfs_opnum4, sessionid4,
 };
 
 use crate::callback;
@@ -29,10 +29,8 @@ pub(crate) async fn create_session(
         security: args.csa_sec_parms.iter().map(security).collect(),
         principal: cx.principal(),
     };
-    // As if there were none: who may not use it learns nothing of it, nor what CREATE_SESSION was answered last.
-    if !cx.may_name(request.client) {
-        return Err(nfsstat4::NFS4ERR_STALE_CLIENTID.into());
-    }
+    // Nor does he hear what CREATE_SESSION was answered last.
+    cx.must_be_let_to(nfs_opnum4::OP_CREATE_SESSION, request.client)?;
     let mds = &cx.server;
     let connection = ConnectionId(cx.connection.id());
     let random = u32::from_be_bytes(mds.env.random.array());
@@ -56,8 +54,7 @@ pub(crate) async fn create_session(
     let created = created?;
     let client = created.session.client().id();
     let info = mds.clients.lock().info(mds.now(), client);
-    let stripes = info.as_ref().is_some_and(sluice_state::client::ClientInfo::supports_stripes);
-    if let Some(info) = info {
+    if let Some(info) = &info {
         let kernel = info.implementation.as_ref().map(|id| String::from_utf8_lossy(&id.name).into_owned());
         tracing::info!(
             client = ?info.id,
@@ -66,13 +63,14 @@ pub(crate) async fn create_session(
             address = %cx.connection.peer(),
             kernel = kernel.as_deref().unwrap_or("not told"),
             minor_version = info.minor_version,
-            stripes,
+            stripes = info.supports_stripes(),
+            machine_credential = info.protection.is_some(),
             "a client began a session"
         );
     }
     // Before anybody finds the session, and holds something by it.
     mds.is_made_at(client, cx.from.address);
-    let entry = mds.clients.insert(created.session, Some(cx.from.address), stripes);
+    let entry = mds.clients.insert(created.session, Some(cx.from.address), info.as_ref());
     mds.watch_connection(&cx.connection, &entry);
     mds.spawn(callback::probe(Arc::clone(mds), entry));
     mds.apply_volatile(created.effects);

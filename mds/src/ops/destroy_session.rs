@@ -1,7 +1,7 @@
 //! DESTROY_SESSION. RFC 8881 §18.37.
 
 use sluice_state::{ConnectionId, SessionId};
-use sluice_xdr::nfs4::{DESTROY_SESSION4args, DESTROY_SESSION4res, nfsstat4};
+use sluice_xdr::nfs4::{DESTROY_SESSION4args, DESTROY_SESSION4res, nfs_opnum4, nfsstat4};
 
 use crate::compound::{Context, OpResult};
 
@@ -12,10 +12,8 @@ pub(crate) async fn destroy_session(
     let id = SessionId(args.dsa_sessionid.0);
     let mds = &cx.server;
     let entry = mds.clients.session(id).ok_or(nfsstat4::NFS4ERR_BADSESSION)?;
+    cx.must_be_let_in(nfs_opnum4::OP_DESTROY_SESSION, &entry)?;
     let connection = ConnectionId(cx.connection.id());
-    if !entry.lock().is_bound(connection) && !cx.may_bind(&entry) {
-        return Err(nfsstat4::NFS4ERR_BADSESSION.into());
-    }
     let own = cx.session.as_ref().filter(|session| session.id == id);
     // §18.37.3: in a COMPOUND of the same session it must come last.
     if own.is_some() && cx.index + 1 != cx.count {

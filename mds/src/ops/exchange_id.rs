@@ -5,10 +5,10 @@ use sluice_state::Verifier;
 use sluice_state::client::{ExchangeId, ImplementationId, StateProtect};
 use sluice_xdr::nfs4::{
     EXCHANGE_ID4args, EXCHANGE_ID4res, EXCHANGE_ID4resok, nfs_impl_id4, nfstime4, server_owner4,
-    state_protect4_a, state_protect4_r, verifier4,
+    state_protect4_a, verifier4,
 };
 
-use crate::clients::strangers;
+use crate::clients::{guards, strangers};
 use crate::compound::{Context, OpResult};
 
 pub(crate) async fn exchange_id(cx: &mut Context, args: EXCHANGE_ID4args) -> OpResult<EXCHANGE_ID4res> {
@@ -16,11 +16,11 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: EXCHANGE_ID4args) -> OpR
     let mut request = ExchangeId {
         owner: Bytes::new(),
         verifier: Verifier(verifier),
-        principal: cx.principal(),
+        caller: cx.caller(),
         flags: args.eia_flags,
         protect: match args.eia_state_protect {
             state_protect4_a::SP4_NONE => StateProtect::None,
-            state_protect4_a::SP4_MACH_CRED(_) => StateProtect::MachCred,
+            state_protect4_a::SP4_MACH_CRED(ops) => StateProtect::MachCred(guards::asked(&ops)),
             state_protect4_a::SP4_SSV(_) => StateProtect::Ssv,
         },
         implementation: args.eia_client_impl_id.first().map(|id| {
@@ -42,7 +42,7 @@ pub(crate) async fn exchange_id(cx: &mut Context, args: EXCHANGE_ID4args) -> OpR
         eir_clientid: reply.client.0,
         eir_sequenceid: reply.seqid,
         eir_flags: reply.flags,
-        eir_state_protect: state_protect4_r::SP4_NONE,
+        eir_state_protect: guards::told(reply.protection),
         // §2.10.4: equal owners and scopes tell clients that addresses lead to one server.
         eir_server_owner: server_owner4 { so_minor_id: 0, so_major_id: identity(cx) },
         eir_server_scope: identity(cx),

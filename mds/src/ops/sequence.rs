@@ -92,9 +92,11 @@ pub(crate) fn begin(cx: &mut Context, args: &SEQUENCE4args, count: u32, sizes: S
     }
     let step = session.sequence(cx.server.now(), connection, &wanted);
     let persistent = session.is_persistent();
+    // A retry may be answered without that.
+    let bound = known || session.is_bound(connection);
     let resume = matches!(step, Ok(Sequenced::Resume(_)));
     drop(session);
-    if !known && step.is_ok() {
+    if !known && bound && step.is_ok() {
         cx.server.watch_connection(&cx.connection, &entry);
     }
     match step {

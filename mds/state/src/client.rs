@@ -35,6 +35,7 @@ mod expiry;
 mod hosts;
 mod implementation;
 mod invariants;
+mod protection;
 mod restore;
 
 pub use create_session::{
@@ -44,6 +45,7 @@ pub use error::Error;
 pub use exchange_id::{ExchangeId, ExchangeIdReply, StateProtect, exchange_flags};
 pub use expiry::Expire;
 pub use implementation::{ImplementationId, KernelRelease, MAX_IMPLEMENTATION};
+pub use protection::{Caller, Guard, Operations, Protection, operation};
 pub use restore::{RestoredClient, RestoredSession};
 
 /// Longest client owner in bytes (`NFS4_OPAQUE_LIMIT`).
@@ -94,6 +96,8 @@ pub struct ClientsConfig {
     pub persist: bool,
     /// Role bits of `eir_flags` ([`exchange_flags`]).
     pub role: u32,
+    /// What a client's machine may be allowed under SP4_MACH_CRED.
+    pub allowable: Operations,
 }
 
 impl Default for ClientsConfig {
@@ -112,6 +116,7 @@ impl Default for ClientsConfig {
             max_slots: 1 << 22,
             persist: true,
             role: exchange_flags::USE_PNFS_MDS,
+            allowable: Operations(u64::MAX),
         }
     }
 }
@@ -207,6 +212,8 @@ pub struct ClientInfo {
     pub principal: Principal,
     /// From where, if that is known.
     pub host: Option<IpAddr>,
+    /// Under SP4_MACH_CRED; `None`: SP4_NONE.
+    pub protection: Option<Protection>,
     /// Implementation, if sent.
     pub implementation: Option<ImplementationId>,
     /// Minor version of its EXCHANGE_ID.
@@ -324,6 +331,7 @@ impl Clients {
             owner: c.row.owner.clone(),
             principal: c.row.principal.clone(),
             host: c.row.host,
+            protection: c.row.protection,
             implementation: c.row.implementation.clone(),
             minor_version: c.row.minor_version,
             confirmed: c.confirmed,
@@ -561,6 +569,7 @@ pub(crate) fn unconfirmed(
             reclaimed_in: BootEpoch(0),
             forfeits: Forfeit::Nothing,
             host: None,
+            protection: None,
         },
         confirmed: false,
         created: now,

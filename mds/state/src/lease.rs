@@ -87,6 +87,8 @@ pub struct ClientShared {
     reclaim_complete: AtomicBool,
     /// May send reclaims in this grace period; written by the client table.
     may_reclaim: AtomicBool,
+    /// SP4_MACH_CRED enforces BIND_CONN_TO_SESSION; written by the client table before there is a session.
+    must_bind: AtomicBool,
 }
 
 impl ClientShared {
@@ -105,6 +107,7 @@ impl ClientShared {
             back_wanted: AtomicBool::new(false),
             reclaim_complete: AtomicBool::new(false),
             may_reclaim: AtomicBool::new(false),
+            must_bind: AtomicBool::new(false),
         }
     }
 
@@ -255,6 +258,15 @@ impl ClientShared {
     pub(crate) fn set_reclaim(&self, complete: bool, may_reclaim: bool) {
         self.reclaim_complete.store(complete, SeqCst);
         self.may_reclaim.store(may_reclaim, SeqCst);
+    }
+
+    /// Its sessions are used over connections alone that were bound to them.
+    pub(crate) fn must_bind(&self) -> bool {
+        self.must_bind.load(SeqCst)
+    }
+
+    pub(crate) fn set_must_bind(&self, must: bool) {
+        self.must_bind.store(must, SeqCst);
     }
 
     /// The client-wide bits of `sr_status_flags`.

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 
-use crate::client::{ImplementationId, Principal};
+use crate::client::{Caller, ImplementationId, Principal, Protection, operation};
 use crate::ids::{BootEpoch, ClientId, SessionId, Verifier};
 use crate::session::{BackChannelParams, ChannelAttrs};
 
@@ -38,6 +38,16 @@ pub struct ClientRow {
     pub forfeits: Forfeit,
     /// From where it was established; `None` in a row of a release that did not say so.
     pub host: Option<IpAddr>,
+    /// Under SP4_MACH_CRED; `None`: SP4_NONE, and in a row of a release that had no other.
+    pub protection: Option<Protection>,
+}
+
+impl ClientRow {
+    /// Whether it is its own principal that comes with EXCHANGE_ID.
+    pub(crate) fn is_by(&self, caller: &Caller) -> bool {
+        let enforced = self.protection.is_some_and(|p| p.enforced.has(operation::EXCHANGE_ID));
+        self.principal == caller.principal && (caller.sealed || !enforced)
+    }
 }
 
 /// What a client may not reclaim: others may have had it since, and changed what it believes to be as it left it (§8.4.3).

@@ -245,10 +245,10 @@ impl Session {
     }
 
     /// SEQUENCE. Checks in the order of RFC 8881 §18.46.3; on success the lease is renewed and the
-    /// connection is bound to the fore channel.
+    /// connection is bound to the fore channel, unless that is to be done by BIND_CONN_TO_SESSION.
     ///
     /// Errors (the slot is untouched): BadSession, TooManyOps, ReqTooBig, BadSlot, BadHighSlot,
-    /// SeqMisordered, SeqFalseRetry, Delay (the original is still being served).
+    /// SeqMisordered, SeqFalseRetry, Delay (the original is still being served), ConnNotBoundToSession.
     pub fn sequence(
         &mut self,
         now: Time,
@@ -264,9 +264,21 @@ impl Session {
         if args.request_size > self.fore.max_request {
             return Err(Error::ReqTooBig);
         }
-        let begin = self.slots.check(args.slot, args.seqid, args.highest_slot, args.fingerprint)?;
+        let begin = self.slots.check(args.slot, args.seqid, args.highest_slot, args.fingerprint);
+        let bound = self.is_bound(connection);
+        // §2.10.3.1. What was done is told its own caller all the same: on a new connection Linux asks again before it binds that,
+        // and takes this error for "nothing was done, and the slot is free".
+        if !bound && self.client.must_bind() && !is_retry(&begin) {
+            return Err(Error::ConnNotBoundToSession);
+        }
+        let begin = begin?;
         // The lease is renewed by a SEQUENCE that succeeds, hence not before the slot was judged.
-        if !self.bind_implicitly(connection) || !self.client.begin(now) {
+        let used = if bound || !self.client.must_bind() {
+            self.bind_implicitly(connection)
+        } else {
+            self.gauge.set(self.bindings.len().max(self.slots.busy() as usize + 1))
+        };
+        if !used || !self.client.begin(now) {
             self.kill();
             return Err(Error::BadSession);
         }
@@ -275,7 +287,7 @@ impl Session {
             Begin::New | Begin::Resume => {
                 self.slots.start(now, args.slot, args.seqid, args.highest_slot, args.fingerprint);
             }
-            Begin::Replay(_) | Begin::ReplayUncached => self.client.end(now),
+            Begin::Replay(_) | Begin::ReplayUncached => self.ended(now),
         }
         Ok(match begin {
             Begin::New => Sequenced::New(self.sequence_reply(now, args)),
@@ -540,6 +552,14 @@ impl Session {
         self.back_counted = up;
         // A request whose connection broke still runs.
         self.gauge.set(self.bindings.len().max(self.slots.busy() as usize))
+    }
+}
+
+/// Whether a request has been here before, word for word and from the same caller.
+fn is_retry(begin: &Result<Begin, Error>) -> bool {
+    match begin {
+        Ok(begin) => !matches!(begin, Begin::New),
+        Err(error) => *error == Error::Delay,
     }
 }
 

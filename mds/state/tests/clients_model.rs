@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use proptest::prelude::*;
 use sluice_state::client::{
-    Clients, ClientsConfig, CreateSession, CreateStep, Error, ExchangeId, Expire, PendingSession, Principal,
-    RestoredClient, RestoredSession, StateProtect, exchange_flags, session_flags,
+    Caller, Clients, ClientsConfig, CreateSession, CreateStep, Error, ExchangeId, Expire, PendingSession,
+    Principal, RestoredClient, RestoredSession, StateProtect, exchange_flags, session_flags,
 };
 use sluice_state::recovery::{ClientRow, Effect, ServerRow, SessionRow};
 use sluice_state::session::{CbSecurity, ChannelAttrs, Completion, SequenceArgs, Sequenced, Session};
@@ -212,7 +212,7 @@ impl World {
         let args = ExchangeId {
             owner: Bytes::from(vec![owner]),
             verifier: Verifier([verifier; 8]),
-            principal: Principal::Sys { uid, machine: Bytes::new() },
+            caller: Caller { principal: Principal::Sys { uid, machine: Bytes::new() }, sealed: false },
             flags: if update { exchange_flags::UPD_CONFIRMED_REC_A } else { 0 },
             protect: StateProtect::None,
             implementation: None,

@@ -136,9 +136,9 @@ fn outside_a_session_it_stands_alone() {
     });
 }
 
-/// Linux tries SP4_MACH_CRED with Kerberos and falls back when it is refused.
+/// SP4_SSV; SP4_MACH_CRED is in machine_credential.rs.
 #[test]
-fn state_protection_is_declined() {
+fn state_protection_by_a_shared_secret_is_declined() {
     simulate(11, async |world: World| {
         let raw = world.connect("a").await;
         let nfs_argop4::OP_EXCHANGE_ID(mut args) = exchange_id(b"a", [1; 8], 0) else { panic!() };

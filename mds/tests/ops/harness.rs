@@ -8,6 +8,7 @@
 //! ```
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use sluice_kv::Database;
 use sluice_mds::{Config, Mds};
 use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{
-    AuthSys, Client as Dialler, ClusterKey, Connection, Credential, Limits, Server, SimConfig, SimNet,
+    AuthSys, Call, Client as Dialler, ClusterKey, Connection, Credential, GssCaller, Limits, Program, Reply,
+    Server, Service, SimConfig, SimNet,
 };
 use sluice_xdr::nfs4::*;
 use sluice_xdr::{from_bytes, to_frame};
@@ -152,7 +154,7 @@ impl World {
     }
 
     pub async fn connect_as(&self, host: &str, callbacks: Arc<Callbacks>) -> Raw {
-        let program = Arc::clone(&callbacks) as Arc<dyn sluice_rpc::Program>;
+        let program = Arc::clone(&callbacks) as Arc<dyn Program>;
         let dialler = Dialler::new(self.env.clone(), self.net.host(host)).with_programs(vec![program]);
         let connection = dialler.dial(self.addr).await.unwrap();
         Raw {
@@ -174,7 +176,8 @@ async fn serve(
     addr: SocketAddr,
 ) -> (Arc<Mds>, Arc<Server>) {
     let mds = Mds::start(env.clone(), net.host(MDS), db.clone(), config.clone()).await.unwrap();
-    let server = Server::new(env.clone(), net.host(MDS), Limits::default(), mds.plain_programs())
+    let programs = mds.plain_programs().into_iter().map(Ticketed::around).collect();
+    let server = Server::new(env.clone(), net.host(MDS), Limits::default(), programs)
         .with_secure(key.clone(), mds.secure_programs())
         .with_monitors(mds.monitor_programs());
     let server = Arc::new(server);
@@ -182,6 +185,49 @@ async fn serve(
     let serving = Arc::clone(&server).serve(listener);
     env.spawn.spawn(Box::pin(serving));
     (mds, server)
+}
+
+/// Takes for a ticket what [`Raw::with_ticket`] says is one: what it is opened with is the connection's business.
+#[derive(Debug)]
+struct Ticketed(Arc<dyn Program>);
+
+/// Before the service and the principal, in the name of a machine.
+const TICKET: &[u8] = b"ticket ";
+
+impl Ticketed {
+    fn around(program: Arc<dyn Program>) -> Arc<dyn Program> {
+        Arc::new(Self(program))
+    }
+}
+
+impl Program for Ticketed {
+    fn number(&self) -> u32 {
+        self.0.number()
+    }
+
+    fn versions(&self) -> RangeInclusive<u32> {
+        self.0.versions()
+    }
+
+    fn reply_bound(&self, version: u32, procedure: u32, args: &Bytes) -> usize {
+        self.0.reply_bound(version, procedure, args)
+    }
+
+    fn call<'a>(&'a self, mut call: Call) -> BoxFuture<'a, Reply> {
+        if let Credential::Sys(sys) = &call.credential
+            && let Some([service, principal @ ..]) = sys.machine_name.strip_prefix(TICKET)
+        {
+            let service = match service {
+                b'i' => Service::Integrity,
+                b'p' => Service::Privacy,
+                _ => Service::None,
+            };
+            let principal = std::str::from_utf8(principal).unwrap().into();
+            let user = Some(sys.clone()).filter(|sys| sys.uid != u32::MAX);
+            call.credential = Credential::Gss(Box::new(GssCaller { principal, service, user }));
+        }
+        self.0.call(call)
+    }
 }
 
 /// A connection to the server.
@@ -203,6 +249,19 @@ impl Raw {
     pub fn with_user(mut self, uid: u32, gid: u32, gids: &[u32]) -> Self {
         let machine_name = Bytes::from_static(b"host");
         self.credential = Credential::Sys(AuthSys { stamp: 0, machine_name, uid, gid, gids: gids.to_vec() });
+        self
+    }
+
+    /// With a Kerberos ticket; `uid`: of the user that he is, if he is one.
+    pub fn with_ticket(mut self, principal: &str, service: Service, uid: Option<u32>) -> Self {
+        let service = match service {
+            Service::None => "-",
+            Service::Integrity => "i",
+            Service::Privacy => "p",
+        };
+        let machine_name = [TICKET, service.as_bytes(), principal.as_bytes()].concat().into();
+        let (uid, gid) = (uid.unwrap_or(u32::MAX), uid.unwrap_or(u32::MAX));
+        self.credential = Credential::Sys(AuthSys { stamp: 0, machine_name, uid, gid, gids: Vec::new() });
         self
     }
 

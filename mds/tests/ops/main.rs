@@ -48,6 +48,7 @@ mod lockout;
 mod locks;
 mod logged;
 mod lookup;
+mod machine_credential;
 mod mirrors;
 mod monitor;
 mod names;

@@ -51,6 +51,7 @@ fn a_monitoring_key_lets_its_holder_look_and_nothing_else() {
             ADMIN_NULL,
             ADMIN_STATUS,
             ADMIN_LAYOUTS,
+            ADMIN_GUARDS,
             ADMIN_ACTIVITY,
             ADMIN_EXPORTS,
             ADMIN_SEC_EXPORTS,

@@ -8,7 +8,7 @@ use crate::admin::ask;
 use crate::exports::rule;
 use crate::harness::*;
 
-fn tickets(rule: ctl_rule, [krb5, krb5i, krb5p]: [bool; 3]) -> ctl_sec_rule {
+pub fn tickets(rule: ctl_rule, [krb5, krb5i, krb5p]: [bool; 3]) -> ctl_sec_rule {
     ctl_sec_rule { rule, krb5, krb5i, krb5p }
 }
 
@@ -19,7 +19,7 @@ async fn known(world: &World) -> ADMIN_SEC_EXPORTS_resok {
     }
 }
 
-async fn put(world: &World, action: ctl_export_action, path: &str, rule: ctl_sec_rule) {
+pub async fn put(world: &World, action: ctl_export_action, path: &str, rule: ctl_sec_rule) {
     let version = known(world).await.version;
     let args = ADMIN_SEC_EXPORT_args { version, action, path: path.to_owned().into(), rules: vec![rule] };
     let res: ADMIN_EXPORT_res = ask(world, ADMIN_SEC_EXPORT, &args).await;

@@ -50,6 +50,16 @@ pub struct ClientHost {
     pub host: IpAddr,
 }
 
+/// What SP4_MACH_CRED has been granted to a client. A row of its own, as [`ClientHost`]; without one it is under SP4_NONE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientGuard {
+    pub client: u64,
+    /// Operations that only the client's principal may do, a bit for each number.
+    pub enforced: u64,
+    /// Those that it may do for its users.
+    pub allowed: u64,
+}
+
 /// `revoked` and `broken`, beside `reclaimed_in`. Releases before read a late epoch, which may reclaim as well.
 const REVOKED: u32 = 1 << 31;
 const BROKEN: u32 = 1 << 30;
@@ -148,6 +158,16 @@ impl Row for ClientHost {
     }
     fn decode(r: &mut Reader) -> Result<Self, FsError> {
         Ok(Self { client: r.u64()?, host: IpAddr::V6(Ipv6Addr::from(r.array::<16>()?)).to_canonical() })
+    }
+}
+
+impl Row for ClientGuard {
+    const WHAT: &'static str = "protection of a client";
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.client).u64(self.enforced).u64(self.allowed);
+    }
+    fn decode(r: &mut Reader) -> Result<Self, FsError> {
+        Ok(Self { client: r.u64()?, enforced: r.u64()?, allowed: r.u64()? })
     }
 }
 
@@ -253,6 +273,7 @@ pub fn put_client(txn: &mut Transaction, record: &ClientRecord) {
 pub fn clear_client(txn: &mut Transaction, id: u64) {
     txn.clear(keys::by_u64(keys::CLIENT, id));
     clear_client_host(txn, id);
+    clear_client_guard(txn, id);
 }
 /// Clients after id `after`.
 pub async fn clients(
@@ -276,6 +297,21 @@ pub async fn client_hosts(
     limit: usize,
 ) -> Result<Vec<ClientHost>, FsError> {
     list(txn, &keys::from_u64(keys::CLIENT_HOST, after), limit).await
+}
+
+pub fn put_client_guard(txn: &mut Transaction, row: &ClientGuard) {
+    txn.set(keys::by_u64(keys::CLIENT_GUARD, row.client), row.to_bytes());
+}
+pub fn clear_client_guard(txn: &mut Transaction, id: u64) {
+    txn.clear(keys::by_u64(keys::CLIENT_GUARD, id));
+}
+/// How clients after id `after` are protected.
+pub async fn client_guards(
+    txn: &Transaction,
+    after: Option<u64>,
+    limit: usize,
+) -> Result<Vec<ClientGuard>, FsError> {
+    list(txn, &keys::from_u64(keys::CLIENT_GUARD, after), limit).await
 }
 
 pub async fn session(txn: &Transaction, id: &SessionId) -> Result<Option<SessionRecord>, FsError> {

@@ -21,10 +21,10 @@ use sluice_kv::{KeyRange, Transaction};
 pub use balance::{Balance, BalanceState, balance, put_balance};
 pub use client_names::{BadClients, ClientName, Clients, Pattern, host_name};
 pub use clients::{
-    CallbackSecurity, Channel, ClientHost, ClientRecord, Implementation, ReplyRow, ServerRecord,
-    SessionRecord, clear_client, clear_client_host, clear_session, client, client_hosts, clients, put_client,
-    put_client_host, put_reply, put_server, put_session, replies, reply, reply_key, server, session,
-    sessions,
+    CallbackSecurity, Channel, ClientGuard, ClientHost, ClientRecord, Implementation, ReplyRow, ServerRecord,
+    SessionRecord, clear_client, clear_client_guard, clear_client_host, clear_session, client, client_guards,
+    client_hosts, clients, put_client, put_client_guard, put_client_host, put_reply, put_server, put_session,
+    replies, reply, reply_key, server, session, sessions,
 };
 pub(crate) use drains::decode_drain;
 pub use drains::{Drain, cancel_drain, drain, drains, put_drain, remove_store};
@@ -96,6 +96,7 @@ pub(crate) fn readable(table: u8, value: Bytes) -> Result<(), FsError> {
         keys::FENCE => PendingFence::from_bytes(value).map(drop),
         keys::CLIENT => ClientRecord::from_bytes(value).map(drop),
         keys::CLIENT_HOST => ClientHost::from_bytes(value).map(drop),
+        keys::CLIENT_GUARD => ClientGuard::from_bytes(value).map(drop),
         keys::SESSION => SessionRecord::from_bytes(value).map(drop),
         keys::REPLY => ReplyRow::from_bytes(value).map(drop),
         keys::SERVER => ServerRecord::from_bytes(value).map(drop),

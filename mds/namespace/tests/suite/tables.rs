@@ -66,7 +66,13 @@ async fn client_session_and_reply_rows() {
     let hosts_after = async |after| w.read(async |t| client_hosts(t, after, 9).await).await.unwrap();
     let last = ClientHost { client: 3, host: hosts[2].to_canonical() };
     assert_eq!(hosts_after(Some(2)).await, [last]);
+    let guard = |client| ClientGuard { client, enforced: 1 << 41, allowed: u64::MAX };
+    for client in 2..=3 {
+        put(&w, |t| put_client_guard(t, &guard(client))).await;
+    }
     put(&w, |t| clear_client(t, 3)).await;
+    let guards = w.read(async |t| client_guards(t, None, 9).await).await.unwrap();
+    assert_eq!(guards, [guard(2)]);
     let left: Vec<_> = hosts_after(None).await.into_iter().map(|row| row.host).collect();
     assert_eq!(left, hosts[..2]);
     let ids = async |after, n| {

@@ -13,12 +13,15 @@
 //!  yes     same principal, other verifier         8 wrong verifier         NOT_SAME
 //!  yes     other principal                        9 wrong principal        PERM
 //! ```
+//!
+//! Under SP4_MACH_CRED, if that was asked for, who comes without integrity is another principal.
 
 use std::net::IpAddr;
 
 use bytes::Bytes;
 
-use super::{Client, Clients, Error, ImplementationId, MAX_OWNER, Principal, unconfirmed};
+use super::protection::{Caller, Protection};
+use super::{Client, Clients, Error, ImplementationId, MAX_OWNER, unconfirmed};
 use crate::ids::{ClientId, Time, Verifier};
 use crate::lease::LeaseState;
 use crate::recovery::Effect;
@@ -56,8 +59,8 @@ pub mod exchange_flags {
 pub enum StateProtect {
     /// `SP4_NONE`
     None,
-    /// `SP4_MACH_CRED`
-    MachCred,
+    /// `SP4_MACH_CRED`, and what is asked for.
+    MachCred(Protection),
     /// `SP4_SSV`
     Ssv,
 }
@@ -70,7 +73,7 @@ pub struct ExchangeId {
     /// `co_verifier`
     pub verifier: Verifier,
     /// Of the RPC call.
-    pub principal: Principal,
+    pub caller: Caller,
     /// `eia_flags`
     pub flags: u32,
     /// `eia_state_protect`
@@ -83,7 +86,7 @@ pub struct ExchangeId {
     pub host: Option<IpAddr>,
 }
 
-/// Result of EXCHANGE_ID; SP4_NONE is implied.
+/// Result of EXCHANGE_ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangeIdReply {
     /// `eir_clientid`
@@ -92,6 +95,8 @@ pub struct ExchangeIdReply {
     pub seqid: u32,
     /// `eir_flags`
     pub flags: u32,
+    /// `eir_state_protect`: SP4_MACH_CRED with these lists, or SP4_NONE.
+    pub protection: Option<Protection>,
 }
 
 impl Clients {
@@ -111,8 +116,9 @@ impl Clients {
         }
         match args.protect {
             StateProtect::None => {}
-            // §18.35.3: SP4_MACH_CRED needs RPCSEC_GSS with integrity, which no caller has here.
-            StateProtect::MachCred => return Err(Error::Inval),
+            // §18.35.3: who asks for it must come with RPCSEC_GSS, with integrity or privacy.
+            StateProtect::MachCred(_) if !args.caller.sealed => return Err(Error::Inval),
+            StateProtect::MachCred(_) => {}
             StateProtect::Ssv => return Err(Error::EncrAlgUnsupp),
         }
         let entry = self.by_owner.get(&args.owner).copied().unwrap_or_default();
@@ -120,7 +126,7 @@ impl Clients {
         let update = args.flags & exchange_flags::UPD_CONFIRMED_REC_A != 0;
         // One that was ended and only waits for its last requests is no record to update.
         let confirmed = confirmed.filter(|c| !update || c.shared.renewed() != Time::NEVER);
-        let same_principal = confirmed.is_some_and(|c| c.row.principal == args.principal);
+        let same_principal = confirmed.is_some_and(|c| c.row.is_by(&args.caller));
         let same_verifier = confirmed.is_some_and(|c| c.row.verifier == args.verifier);
         let Some(old) = confirmed else {
             if update {
@@ -130,7 +136,7 @@ impl Clients {
             // Case 3 across a restart: while the owner of the name can still come back to reclaim, it is
             // nobody else's.
             let absent = self.absent.get(&args.owner).filter(|a| a.may_reclaim);
-            if self.grace.in_grace() && absent.is_some_and(|a| a.row.principal != args.principal) {
+            if self.grace.in_grace() && absent.is_some_and(|a| !a.row.is_by(&args.caller)) {
                 return Err(Error::ClidInuse);
             }
             // Cases 1 and 4.
@@ -181,7 +187,8 @@ impl Clients {
         if client.creating {
             return Err(Error::Delay);
         }
-        let idle = client.sessions.is_empty() && !has_state(old);
+        // One that is protected keeps it for a lease, whatever it holds: it may be between two sessions.
+        let idle = client.row.protection.is_none() && client.sessions.is_empty() && !has_state(old);
         // §18.35.5 case 3: the old client keeps the name unless it has no state or its lease is over.
         if !idle && !client.shared.kill_if_elapsed(now, lease_nanos) {
             return Err(Error::ClidInuse);
@@ -217,7 +224,12 @@ impl Clients {
         let id = self.next_id();
         // The caller's bytes may be a slice of a whole request: keep a copy, not the request.
         let owner = Bytes::copy_from_slice(&args.owner);
-        let mut client = unconfirmed(id, now, owner.clone(), args.verifier, args.principal);
+        let protection = match args.protect {
+            StateProtect::MachCred(asked) => Some(asked.granted(self.config.allowable)),
+            StateProtect::None | StateProtect::Ssv => None,
+        };
+        let mut client = unconfirmed(id, now, owner.clone(), args.verifier, args.caller.principal);
+        client.set_protection(protection);
         client.row.implementation = args.implementation;
         client.row.minor_version = args.minor_version;
         client.row.host = args.host;
@@ -247,5 +259,7 @@ fn reply(client: &Client, role: u32) -> ExchangeIdReply {
         client: client.row.id,
         seqid: client.row.create_seqid.wrapping_add(1),
         flags: role | confirmed,
+        // Of a record that is known it stays what it was.
+        protection: client.row.protection,
     }
 }

@@ -127,7 +127,8 @@ fn restore_client(
         sessions.push(Session::restore(row, shared.clone(), gauge, slots, max_slots));
     }
     let unaware = row.reclaimed_in.0.saturating_add(1) < epoch.0;
-    Client {
+    let protection = row.protection;
+    let mut client = Client {
         row,
         confirmed: true,
         created: now,
@@ -140,5 +141,7 @@ fn restore_client(
         told_since: None,
         sessions: entries,
         shared,
-    }
+    };
+    client.set_protection(protection);
+    client
 }

@@ -20,17 +20,25 @@ fn principal(uid: u32) -> Principal {
     Principal::Sys { uid, machine: Bytes::from_static(b"host") }
 }
 
+fn gss(name: &'static [u8]) -> Principal {
+    Principal::Gss(Bytes::from_static(name))
+}
+
 fn eid(owner: &'static str, verifier: u8, uid: u32) -> ExchangeId {
     ExchangeId {
         owner: Bytes::from_static(owner.as_bytes()),
         verifier: Verifier([verifier; 8]),
-        principal: principal(uid),
+        caller: caller(principal(uid), false),
         flags: 0,
         protect: StateProtect::None,
         implementation: None,
         minor_version: 2,
         host: None,
     }
+}
+
+fn caller(principal: Principal, sealed: bool) -> Caller {
+    Caller { principal, sealed }
 }
 
 fn update(args: ExchangeId) -> ExchangeId {
@@ -115,7 +123,7 @@ impl World {
 
     /// A confirmed client with one session.
     fn client(&mut self, args: ExchangeId) -> (ClientId, Session) {
-        let p = args.principal.clone();
+        let p = args.caller.principal.clone();
         let r = self.eid(args).unwrap();
         let made = self.create(&CreateSession { principal: p, ..cs(r.client, r.seqid) });
         (r.client, made.session)

@@ -48,8 +48,8 @@ fn csess4_7_8_misordered() {
 #[test]
 fn who_proved_who_it_is_is_not_spoken_for_by_others() {
     let mut w = World::new();
-    let gss = |name| Principal::Gss(Bytes::from_static(name));
-    let (id, _session) = w.client(ExchangeId { principal: gss(b"host/a@TEST"), ..eid("o", 1, 0) });
+    let (id, _session) =
+        w.client(ExchangeId { caller: caller(gss(b"host/a@TEST"), false), ..eid("o", 1, 0) });
     for other in [principal(0), gss(b"host/b@TEST")] {
         for seqid in [1, 2] {
             let args = CreateSession { principal: other.clone(), ..cs(id, seqid) };

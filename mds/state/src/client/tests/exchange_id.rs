@@ -82,7 +82,9 @@ fn bad_arguments() {
     assert_eq!(w.eid(ExchangeId { owner, ..eid("o", 1, 1) }), Err(Error::Inval));
     let ssv = ExchangeId { protect: StateProtect::Ssv, ..eid("o", 1, 1) };
     assert_eq!(w.eid(ssv), Err(Error::EncrAlgUnsupp));
-    let mach = ExchangeId { protect: StateProtect::MachCred, ..eid("o", 1, 1) };
+    // Nobody can prove that what came is what was said.
+    let protect = StateProtect::MachCred(Protection::default());
+    let mach = ExchangeId { protect, caller: caller(gss(b"host/a@TEST"), false), ..eid("o", 1, 1) };
     assert_eq!(w.eid(mach), Err(Error::Inval));
     assert!(w.t.is_empty());
 }
@@ -206,4 +208,100 @@ fn case_3_waits_for_a_confirmation() {
     assert_eq!(w.eid(eid("o", 1, 5)), Err(Error::Delay));
     let made = w.t.finish_create_session(w.now, p, true).unwrap();
     assert_eq!(made.effects, vec![Effect::DropSession(s.id()), Effect::ReleaseState(old)]);
+}
+
+/// What Linux asks for.
+fn asked() -> Protection {
+    Protection { enforced: Protection::ENFORCEABLE, allowed: Operations::of(&[4, 38]) }
+}
+
+fn protected(verifier: u8) -> ExchangeId {
+    let caller = caller(gss(b"host/a@TEST"), true);
+    ExchangeId { protect: StateProtect::MachCred(asked()), caller, ..eid("o", verifier, 0) }
+}
+
+/// §18.35.3: of what is asked for, what is done.
+#[test]
+fn protection_is_what_was_asked_for_and_is_done() {
+    let mut w = World::with(ClientsConfig { allowable: Operations::of(&[4, 21]), ..config() });
+    let granted = w.eid(protected(1)).unwrap().protection.unwrap();
+    assert_eq!(granted, Protection { allowed: Operations::of(&[4]), ..asked() });
+    let odd = Protection { enforced: Operations::of(&[25, 41]), allowed: Operations::default() };
+    let args = ExchangeId { protect: StateProtect::MachCred(odd), ..protected(2) };
+    let granted = w.eid(args).unwrap().protection.unwrap();
+    assert_eq!(granted.enforced, Operations::of(&[41]));
+    assert_eq!(w.eid(ExchangeId { protect: StateProtect::None, ..protected(3) }).unwrap().protection, None);
+}
+
+/// It stays what it was, and an EXCHANGE_ID that anybody may have changed is nobody's.
+#[test]
+fn a_protected_client_is_known_by_its_principal_with_integrity() {
+    let mut w = World::new();
+    let (id, _session) = w.client(protected(1));
+    let stranger = caller(gss(b"host/b@TEST"), true);
+    let unsealed = caller(gss(b"host/a@TEST"), false);
+    for other in [stranger, unsealed] {
+        for state in [STATELESS, STATEFUL] {
+            for verifier in [1, 2] {
+                let none = StateProtect::None;
+                let args = ExchangeId { caller: other.clone(), protect: none, ..protected(verifier) };
+                assert_eq!(w.eid_with(update(args.clone()), state).unwrap_err(), Error::Perm);
+                assert_eq!(w.eid_with(args, state).unwrap_err(), Error::ClidInuse);
+            }
+        }
+    }
+    for args in [protected(1), ExchangeId { protect: StateProtect::None, ..protected(1) }] {
+        let known = w.eid(args.clone()).unwrap();
+        assert_eq!((known.client, known.protection), (id, Some(asked())));
+        assert_eq!(w.eid(update(args)).unwrap().protection, Some(asked()));
+    }
+    let restarted = w.eid(protected(2)).unwrap();
+    assert_ne!(restarted.client, id);
+}
+
+/// Between DESTROY_SESSION and CREATE_SESSION it has nothing, and its name is not for others.
+#[test]
+fn a_protected_client_without_a_session_keeps_its_name_for_a_lease() {
+    let mut w = World::new();
+    let (id, session) = w.client(protected(1));
+    w.t.destroy_session(session.id()).unwrap();
+    let other = ExchangeId { caller: caller(gss(b"host/b@TEST"), true), ..protected(1) };
+    assert_eq!(w.eid(other.clone()), Err(Error::ClidInuse));
+    w.now = w.now.plus_nanos(LEASE + 1);
+    assert_ne!(w.eid(other).unwrap().client, id);
+}
+
+/// §2.10.3.1. What was done is told who asks for it again, over whatever connection.
+#[test]
+fn a_session_of_a_protected_client_is_used_over_bound_connections() {
+    let mut w = World::new();
+    let (_, mut session) = w.client(protected(1));
+    let other = ConnectionId(2);
+    let (args, now) = (SequenceArgs { slot: 0, seqid: 1, ..wanted() }, w.now);
+    assert_eq!(session.sequence(now, other, &args), Err(Error::ConnNotBoundToSession));
+    assert!(matches!(session.sequence(now, CONN, &args), Ok(Sequenced::New(_))));
+    assert_eq!(session.sequence(now, other, &args), Err(Error::Delay));
+    let reply = Some(Bytes::from_static(b"done"));
+    session.complete(now, 0, Completion { reply: reply.clone(), cache_this: true });
+    session.unbind(CONN);
+    assert_eq!(session.sequence(now, other, &args).ok(), reply.map(Sequenced::Replay));
+    assert!(!session.is_bound(other));
+    let false_retry = SequenceArgs { fingerprint: 1, ..args };
+    assert_eq!(session.sequence(now, other, &false_retry), Err(Error::ConnNotBoundToSession));
+    let next = SequenceArgs { seqid: 2, ..args };
+    assert_eq!(session.sequence(now, other, &next), Err(Error::ConnNotBoundToSession));
+    session.bind(other, BindDirection::Fore).unwrap();
+    assert!(matches!(session.sequence(now, other, &next), Ok(Sequenced::New(_))));
+}
+
+fn wanted() -> SequenceArgs {
+    SequenceArgs {
+        slot: 0,
+        seqid: 1,
+        highest_slot: 0,
+        cache_this: true,
+        fingerprint: 0,
+        request_size: 100,
+        operations: 1,
+    }
 }
