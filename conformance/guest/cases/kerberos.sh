@@ -60,6 +60,18 @@ for how in krb5 krb5i krb5p; do
   esac
 done
 
+step "what this host has is under its own ticket, which closes what users opened"
+host sluice client list
+same "$(host sluice client list --json | json '" ".join(sorted({str(c["machine"]) for c in j}))')" host/client.sluice.test@SLUICE.TEST
+opens() { host sluice client list --json | json 'sum(c["opens"] for c in j)'; }
+as_user mkdir /mnt/krb5p/open/sealed
+host sluice export add /open/sealed --client any --sec krb5p >/dev/null
+drop_caches
+# The machine's ticket is used with krb5i, which is no good there.
+as_user sh -c 'for n in $(seq 20); do echo $n >/mnt/krb5p/open/sealed/$n; done; cat /mnt/krb5p/open/sealed/*' >/dev/null
+for try in $(seq 40); do [ "$(opens)" != 0 ] || break; sleep 0.5; done
+same "$(opens)" 0 "files that are still open"
+
 step "owners by name"
 if command -v nfsidmap >/dev/null && [ -x /sbin/request-key ]; then
   # Of the same name as on the server, with other numbers: only by name it comes to be the server's.
@@ -105,6 +117,19 @@ no_ticket
 mount_by krb5p /mnt/krb5p
 if as_user touch /mnt/krb5p/open/later 2>/tmp/error; then fail "a file without a ticket"; fi
 umount /mnt/krb5p
+
+step "each of several connections is bound with the host's ticket, after the metadata server died, too"
+ticket
+mount_by krb5i,nconnect=4 /mnt/krb5i
+many() { for n in $(seq 8); do as_user sh -c "for k in \$(seq 30); do mkdir /mnt/krb5i/open/dir-krb5i/$1-$n-\$k || exit 1; done" & done; wait $(jobs -p | tail -8); }
+many first
+watcher=$(watch_for 120)
+( sleep 1; host kill mds ) & killer=$!
+many again
+wait $killer; kill $watcher
+same "$(as_user ls /mnt/krb5i/open/dir-krb5i | grep -c -e -)" 480 "directories, none made twice"
+same "$(ss -tn state established "dport = :2049" | grep -c 2049)" 4 "connections"
+umount /mnt/krb5i
 
 step "sec= is found out where it is not said"
 mkdir -p /mnt/found; mount -t nfs -o "vers=$VERS,hard,timeo=100" $NAME:/ /mnt/found
