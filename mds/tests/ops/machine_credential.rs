@@ -1,7 +1,9 @@
 //! SP4_MACH_CRED: clients that their machines have put under their own tickets. RFC 8881 §2.10.8.3, §18.35.
 
+use sluice_kv::RunLimits;
 use sluice_mds::Config;
-use sluice_namespace::stable_storage::{clear_client_guard, client_guards};
+use sluice_namespace::FsError;
+use sluice_namespace::stable_storage::{ClientGuard, clear_client_guard, client_guards, put_client_guard};
 use sluice_rpc::Service;
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::*;
@@ -280,6 +282,13 @@ fn a_machine_returns_its_users_layouts() {
     });
 }
 
+async fn rows(world: &World) -> Vec<ClientGuard> {
+    let read = world
+        .db
+        .run_read(RunLimits::default(), |txn| Box::pin(async move { client_guards(&txn, None, 9).await }));
+    read.await.unwrap()
+}
+
 #[test]
 fn administrators_see_whose_ticket_it_is_and_end_the_client() {
     with_kerberos(7, async |world: World| {
@@ -291,10 +300,7 @@ fn administrators_see_whose_ticket_it_is_and_end_the_client() {
         assert_eq!(client.status(vec![putrootfh()]).await, nfsstat4::NFS4ERR_BADSESSION);
         let told: ADMIN_GUARDS_resok = ask(&world, ADMIN_GUARDS, &()).await;
         assert!(told.clients.is_empty());
-        let rows = world
-            .db
-            .run_read(Default::default(), |txn| Box::pin(async move { client_guards(&txn, None, 9).await }));
-        assert!(rows.await.unwrap().is_empty());
+        assert!(rows(&world).await.is_empty());
     });
 }
 
@@ -304,9 +310,11 @@ fn without_its_row_a_client_is_not_protected() {
     with_kerberos(8, async |mut world: World| {
         let client = protected(&world).await;
         let id = client.id;
-        let cleared = world.db.run::<_, sluice_namespace::FsError, _>(Default::default(), |mut txn| {
+        let cleared = world.db.run::<_, FsError, _>(RunLimits::default(), |mut txn| {
             Box::pin(async move {
                 clear_client_guard(&mut txn, id);
+                // And leaves behind that of a client that it forgot.
+                put_client_guard(&mut txn, &ClientGuard { client: id + 1, enforced: 1, allowed: 0 });
                 Ok(())
             })
         });
@@ -316,6 +324,7 @@ fn without_its_row_a_client_is_not_protected() {
         client.over_slots(raw.clone()).ok(vec![putrootfh()]).await;
         let known = exchange(&raw, protecting(1, 0)).await.unwrap();
         assert_eq!((known.eir_clientid, known.eir_state_protect), (id, state_protect4_r::SP4_NONE));
+        assert!(rows(&world).await.is_empty());
     });
 }
 
