@@ -1,6 +1,8 @@
 //! Is this handle good, and may its holder do this? Everything is answered from memory.
 
 use parking_lot::RwLock;
+use sluice_rpc::Connection;
+use sluice_rpc::tls::Encrypted;
 use sluice_store::{Access, Epoch, FileKey, StoreError};
 use sluice_xdr::capability::{Capability, CapabilityError, Rights};
 use sluice_xdr::control::ctl_capability_key;
@@ -87,6 +89,12 @@ impl Seals {
     }
 }
 
+/// Whether a connection is protected as a handle wants it. Servers among themselves are under the cluster key.
+fn is_as_wanted(from: &Connection, wants: Rights) -> bool {
+    let certified = |encrypted: &Encrypted| !wants.contains(Rights::CERTIFIED) || encrypted.has_certificate();
+    from.is_secure() || from.encrypted().is_some_and(certified)
+}
+
 /// A handle that was let in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
@@ -96,16 +104,21 @@ pub(crate) struct Admitted {
 }
 
 impl Shared {
-    /// Judges a filehandle that must carry `rights`.
+    /// Judges a filehandle that must carry `rights` and comes over `from`.
     ///
     /// # Errors
     /// JUKEBOX while out of contact, BADHANDLE if forged, STALE if of another store or if the data
-    /// file is over, ACCES if fenced, expired or without the rights.
-    pub(crate) fn admit(&self, handle: &[u8], rights: Rights) -> Result<Admitted, nfsstat3> {
+    /// file is over, ACCES if fenced, expired, without the rights or over a connection that is not as it wants it.
+    pub(crate) fn admit(
+        &self,
+        from: &Connection,
+        handle: &[u8],
+        rights: Rights,
+    ) -> Result<Admitted, nfsstat3> {
         if !self.contact.may_serve(self.env.clock.now()) {
             return Err(nfsstat3::NFS3ERR_JUKEBOX);
         }
-        let judged = self.judge(handle, rights);
+        let judged = self.judge(from, handle, rights);
         // No handle at all is how somebody asks whether anybody is served (`sluice ds ready`).
         if judged.is_err() && !handle.is_empty() {
             self.counters.refused();
@@ -113,9 +126,10 @@ impl Shared {
         judged
     }
 
-    fn judge(&self, handle: &[u8], rights: Rights) -> Result<Admitted, nfsstat3> {
+    fn judge(&self, from: &Connection, handle: &[u8], rights: Rights) -> Result<Admitted, nfsstat3> {
         let capability = self.seals.open(handle)?;
-        if !capability.rights.contains(rights) {
+        let wants = capability.rights.wants();
+        if !capability.rights.contains(rights) || !(wants.is_none() || is_as_wanted(from, wants)) {
             return Err(nfsstat3::NFS3ERR_ACCES);
         }
         let access = Access {

@@ -143,7 +143,8 @@ impl DataServer {
     ) -> Result<Self, StartError> {
         let store = Store::open(&env, device, config.store.clone()).await?;
         let sealed = config.tls.as_ref().map(|_| config.cluster_keys.clone());
-        let shared = Arc::new(Shared::new(env.clone(), Arc::clone(&transport), store, sealed));
+        let protection = control::protection::of(config.tls.as_ref());
+        let shared = Arc::new(Shared::new(env.clone(), Arc::clone(&transport), store, (sealed, protection)));
         let nfs = Arc::new(Nfs3::new(Arc::clone(&shared)));
         // Data files take half of them (`sluice_store::Options::open_files`).
         let most = env.process.descriptors().most;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use sluice_env::Env;
 use sluice_rpc::{Keyring, Server, Transport};
 use sluice_store::Store;
-use sluice_xdr::control::ctl_health;
+use sluice_xdr::control::{ctl_health, ctl_protection};
 use tokio::sync::Semaphore;
 
 use crate::access::Seals;
@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<Store>,
     /// With what other data servers are asked for data, if not in clear.
     pub(crate) sealed: Option<Keyring>,
+    /// The most that connections of clients can be protected by.
+    pub(crate) protection: ctl_protection,
     /// `IO_MAX` zero bytes, for holes; untouched pages of it cost no memory.
     pub(crate) zeros: Bytes,
     // Each guards itself.
@@ -50,7 +52,7 @@ impl Shared {
         env: Env,
         transport: Arc<dyn Transport>,
         store: Arc<Store>,
-        sealed: Option<Keyring>,
+        (sealed, protection): (Option<Keyring>, ctl_protection),
     ) -> Self {
         Self {
             mds: MdsLink::new(),
@@ -58,6 +60,7 @@ impl Shared {
             transport,
             store,
             sealed,
+            protection,
             zeros: vec![0; IO_MAX as usize].into(),
             seals: Seals::default(),
             contact: Contact::default(),

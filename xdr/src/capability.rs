@@ -11,7 +11,8 @@
 //! | 14-15 | generation | bumped to kill older handles of one data file |
 //! | 16-19 | holder | tag of a client incarnation: fencing is by holder |
 //! | 20-21 | epoch | capability epoch in which it was minted |
-//! | 22-23 | reserved | zero |
+//! | 22 | wants | of the connection that it comes over: [`Rights::UNDER_TLS`] 1, [`Rights::CERTIFIED`] 2; zero for data servers that do not say that they know it |
+//! | 23 | reserved | zero |
 //! | 24-31 | MAC | BLAKE3 keyed with the key's 32 bytes over bytes 0-23, first 8 bytes |
 //!
 //! Eight bytes of MAC: a forger must be right at once, online, against a server that counts refusals.
@@ -29,6 +30,9 @@ const BODY_SIZE: usize = 24;
 /// The format in the high nibble of byte 0.
 const VERSION: u8 = 0x10;
 
+/// What it allows, in the low nibble.
+const ALLOWS: u8 = 0x0f;
+
 /// What a capability permits and implies, as a set of flags.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Rights(u8);
@@ -44,6 +48,12 @@ impl Rights {
     pub const MUST_EXIST: Self = Self(4);
     /// The file may end later than this data file: at that one's end, ask for the logical size.
     pub const SPARSE: Self = Self(8);
+    /// It is good on connections under TLS only, and on those of servers among themselves.
+    pub const UNDER_TLS: Self = Self(0x10);
+    /// It is good on connections under TLS whose client has shown a certificate; only with [`Rights::UNDER_TLS`].
+    pub const CERTIFIED: Self = Self(0x20);
+    /// What is wanted of a connection.
+    const WANTS: u8 = Self::UNDER_TLS.0 | Self::CERTIFIED.0;
 
     /// Both sets together.
     #[must_use]
@@ -54,6 +64,16 @@ impl Rights {
     /// Whether all of `other` is in this set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// What of it is wanted of the connection that the handle comes over.
+    pub const fn wants(self) -> Self {
+        Self(self.0 & Self::WANTS)
+    }
+
+    /// Neither allows nor wants anything.
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
     }
 }
 
@@ -71,6 +91,8 @@ impl fmt::Debug for Rights {
             (Self::WRITE, "WRITE"),
             (Self::MUST_EXIST, "MUST_EXIST"),
             (Self::SPARSE, "SPARSE"),
+            (Self::UNDER_TLS, "UNDER_TLS"),
+            (Self::CERTIFIED, "CERTIFIED"),
         ];
         let names: Vec<_> = all.iter().filter(|(r, _)| self.contains(*r)).map(|(_, n)| *n).collect();
         f.write_str(&names.join("|"))
@@ -134,7 +156,7 @@ impl Capability {
         let [g0, g1] = self.generation.to_be_bytes();
         let [h0, h1, h2, h3] = self.holder.to_be_bytes();
         let [e0, e1] = self.epoch.to_be_bytes();
-        let head = VERSION | self.rights.0;
+        let head = VERSION | (self.rights.0 & ALLOWS);
         [
             head,
             self.key_id,
@@ -158,7 +180,7 @@ impl Capability {
             h3,
             e0,
             e1,
-            0,
+            self.rights.wants().0 >> 4,
             0,
         ]
     }
@@ -191,9 +213,10 @@ impl Capability {
             h3,
             e0,
             e1,
-            reserved @ ..,
+            wants,
+            reserved,
         ] = *body;
-        if head & 0xf0 != VERSION || reserved != [0; 2] {
+        if head & 0xf0 != VERSION || reserved != 0 || wants & !(Rights::WANTS >> 4) != 0 {
             return Err(CapabilityError::Format);
         }
         let key = keys(key_id).ok_or(CapabilityError::UnknownKey(key_id))?;
@@ -201,7 +224,7 @@ impl Capability {
             return Err(CapabilityError::Mac);
         }
         Ok(Self {
-            rights: Rights(head & 0x0f),
+            rights: Rights(head & ALLOWS | wants << 4),
             key_id,
             store: u16::from_be_bytes([s0, s1]),
             data_file: u64::from_be_bytes([d0, d1, d2, d3, d4, d5, d6, d7]),

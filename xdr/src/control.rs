@@ -342,6 +342,32 @@ impl ctl_health {
 
 crate::codec::wire_enum!(ctl_health, u32, "ctl_health");
 
+/// What protects a connection between a client and a server, or has to; each goes beyond
+/// those before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ctl_protection(pub u32);
+
+impl ctl_protection {
+    /// nothing, or anything
+    pub const PROTECTION_NONE: Self = Self(0);
+    /// RFC 9289
+    pub const PROTECTION_TLS: Self = Self(1);
+    /// and the client has shown a certificate of an authority that the server trusts
+    pub const PROTECTION_MUTUAL: Self = Self(2);
+
+    /// Name of a value that the description knows.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::PROTECTION_NONE => "PROTECTION_NONE",
+            Self::PROTECTION_TLS => "PROTECTION_TLS",
+            Self::PROTECTION_MUTUAL => "PROTECTION_MUTUAL",
+            _ => return None,
+        })
+    }
+}
+
+crate::codec::wire_enum!(ctl_protection, u32, "ctl_protection");
+
 /// Asked before REGISTER; who does not know it speaks version 4 and no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ctl_versions {
@@ -2198,6 +2224,7 @@ pub const DS_FENCED: u32 = 17;
 pub const DS_DIGEST: u32 = 18;
 pub const DS_ALLOCATE: u32 = 19;
 pub const DS_HOLE: u32 = 20;
+pub const DS_PROTECTION: u32 = 21;
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ctl_data_server_status {
     pub id: u32,
@@ -3435,6 +3462,163 @@ impl Decode for ADMIN_SEC_EXPORT_args {
             action: ctl_export_action::decode(r)?,
             path: r.opaque(4096)?,
             rules: r.array(CTL_RULES_MAX, 40, ctl_sec_rule::decode)?,
+        })
+    }
+}
+
+/// The same with the protection that rules want of connections. Who does not know of it shows
+/// and changes exports by those above: rules that stay want what they wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_tls_rule {
+    pub sec: ctl_sec_rule,
+    pub wants: ctl_protection,
+}
+
+impl Encode for ctl_tls_rule {
+    fn encode(&self, w: &mut Writer) {
+        self.sec.encode(w);
+        self.wants.encode(w);
+    }
+}
+
+impl Decode for ctl_tls_rule {
+    const MIN_SIZE: usize = 44;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self { sec: ctl_sec_rule::decode(r)?, wants: ctl_protection::decode(r)? })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ctl_tls_export {
+    /// as in filehandles
+    pub id: u32,
+    /// begins with a slash
+    pub path: Bytes,
+    /// FALSE: as the metadata server was started
+    pub stored: bool,
+    pub rules: Vec<ctl_tls_rule>,
+}
+
+impl Encode for ctl_tls_export {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        w.opaque(&self.path, 4096);
+        w.bool(self.stored);
+        w.array(&self.rules, CTL_RULES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ctl_tls_export {
+    const MIN_SIZE: usize = 16;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            id: r.u32()?,
+            path: r.opaque(4096)?,
+            stored: r.bool()?,
+            rules: r.array(CTL_RULES_MAX, 44, ctl_tls_rule::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_TLS_EXPORTS_resok {
+    /// of the whole table; a change names the one that it was made from
+    pub version: u64,
+    /// the metadata server was started with a keytab
+    pub kerberos: bool,
+    /// the most that clients can have there
+    pub protection: ctl_protection,
+    pub exports: Vec<ctl_tls_export>,
+}
+
+impl Encode for ADMIN_TLS_EXPORTS_resok {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.version);
+        w.bool(self.kerberos);
+        self.protection.encode(w);
+        w.array(&self.exports, CTL_RULES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_TLS_EXPORTS_resok {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            version: r.u64()?,
+            kerberos: r.bool()?,
+            protection: ctl_protection::decode(r)?,
+            exports: r.array(CTL_RULES_MAX, 16, ctl_tls_export::decode)?,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ADMIN_TLS_EXPORTS_res {
+    CTL_OK(ADMIN_TLS_EXPORTS_resok),
+    /// Any other discriminant.
+    Default(ctl_status, ctl_string),
+}
+
+impl ADMIN_TLS_EXPORTS_res {
+    /// The discriminant that goes in front on the wire.
+    pub fn discriminant(&self) -> ctl_status {
+        match self {
+            Self::CTL_OK(_) => ctl_status::CTL_OK,
+            Self::Default(other, _) => *other,
+        }
+    }
+}
+
+impl Encode for ADMIN_TLS_EXPORTS_res {
+    fn encode(&self, w: &mut Writer) {
+        self.discriminant().encode(w);
+        match self {
+            Self::CTL_OK(v) => v.encode(w),
+            Self::Default(_, v) => w.opaque(v, CTL_STRING_MAX),
+        }
+    }
+}
+
+impl Decode for ADMIN_TLS_EXPORTS_res {
+    const MIN_SIZE: usize = 8;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        match ctl_status::decode(r)? {
+            ctl_status::CTL_OK => Ok(Self::CTL_OK(ADMIN_TLS_EXPORTS_resok::decode(r)?)),
+            other => Ok(Self::Default(other, r.opaque(CTL_STRING_MAX)?)),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ADMIN_TLS_EXPORT_args {
+    pub version: u64,
+    pub action: ctl_export_action,
+    pub path: Bytes,
+    pub rules: Vec<ctl_tls_rule>,
+}
+
+impl Encode for ADMIN_TLS_EXPORT_args {
+    fn encode(&self, w: &mut Writer) {
+        w.u64(self.version);
+        self.action.encode(w);
+        w.opaque(&self.path, 4096);
+        w.array(&self.rules, CTL_RULES_MAX, |w, v| v.encode(w));
+    }
+}
+
+impl Decode for ADMIN_TLS_EXPORT_args {
+    const MIN_SIZE: usize = 20;
+
+    fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
+        Ok(Self {
+            version: r.u64()?,
+            action: ctl_export_action::decode(r)?,
+            path: r.opaque(4096)?,
+            rules: r.array(CTL_RULES_MAX, 44, ctl_tls_rule::decode)?,
         })
     }
 }
@@ -6942,4 +7126,6 @@ pub const ADMIN_NAMES: u32 = 42;
 pub const ADMIN_REFRESH_NAMES: u32 = 43;
 pub const ADMIN_CLASSES: u32 = 44;
 pub const ADMIN_CLASS: u32 = 45;
+pub const ADMIN_TLS_EXPORTS: u32 = 46;
+pub const ADMIN_TLS_EXPORT: u32 = 47;
 pub const ADMIN_GUARDS: u32 = 48;

@@ -36,6 +36,19 @@ fn the_layout_is_fixed() {
     assert_eq!(Capability::open(&handle, keys), Ok(example()));
 }
 
+/// Data servers of releases that know of no such wants refuse the handle: they look for zeros there.
+#[test]
+fn what_is_wanted_of_the_connection_is_in_a_byte_of_its_own() {
+    for (wants, byte) in [(Rights::UNDER_TLS, 1), (Rights::UNDER_TLS | Rights::CERTIFIED, 3)] {
+        let capability = Capability { rights: Rights::READ | wants, ..example() };
+        let handle = capability.seal(&KEY);
+        assert_eq!((handle[0], handle[22], handle[23]), (0x11, byte, 0));
+        let opened = Capability::open(&handle, keys).unwrap();
+        assert_eq!((opened, opened.rights.wants()), (capability, wants));
+    }
+    assert!(example().rights.wants().is_none());
+}
+
 #[test]
 fn every_bit_counts() {
     let handle = example().seal(&KEY);
@@ -60,12 +73,14 @@ fn refusals_are_told_apart() {
     let mut other = handle;
     other[0] = 0x29;
     assert_eq!(Capability::open(&other, keys), Err(CapabilityError::Format));
-    // Reserved bytes in use are a later format's, even under a right seal.
-    let mut later = handle;
-    later[23] = 1;
-    let seal = blake3::keyed_hash(&KEY, &later[..24]);
-    later[24..].copy_from_slice(&seal.as_bytes()[..8]);
-    assert_eq!(Capability::open(&later, keys), Err(CapabilityError::Format));
+    // Reserved bytes and bits in use are a later format's, even under a right seal.
+    for (at, value) in [(23, 1), (22, 4), (22, 0x80)] {
+        let mut later = handle;
+        later[at] = value;
+        let seal = blake3::keyed_hash(&KEY, &later[..24]);
+        later[24..].copy_from_slice(&seal.as_bytes()[..8]);
+        assert_eq!(Capability::open(&later, keys), Err(CapabilityError::Format), "{at}: {value}");
+    }
 }
 
 #[test]
@@ -81,11 +96,13 @@ proptest! {
 
     #[test]
     fn what_was_sealed_opens(
-        flags in 0..16_u8, key_id: u8, store: u16, data_file: u64, slot: u16, generation: u16, holder: u32,
+        flags in 0..64_u8, key_id: u8, store: u16, data_file: u64, slot: u16, generation: u16, holder: u32,
         epoch: u16, key: [u8; 32],
     ) {
-        let all = [Rights::READ, Rights::WRITE, Rights::MUST_EXIST, Rights::SPARSE];
-        let rights = (0..4).filter(|i| flags >> i & 1 == 1).fold(Rights::NONE, |r, i| r | all[i]);
+        let all = [
+            Rights::READ, Rights::WRITE, Rights::MUST_EXIST, Rights::SPARSE, Rights::UNDER_TLS, Rights::CERTIFIED,
+        ];
+        let rights = (0..6).filter(|i| flags >> i & 1 == 1).fold(Rights::NONE, |r, i| r | all[i]);
         let capability = Capability { rights, key_id, store, data_file, slot, generation, holder, epoch };
         let handle = capability.seal(&key);
         prop_assert_eq!(Capability::open(&handle, |id| (id == key_id).then_some(key)), Ok(capability));

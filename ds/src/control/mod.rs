@@ -20,6 +20,7 @@ mod logical_size;
 mod machine;
 mod orders;
 mod program;
+pub(crate) mod protection;
 mod register;
 mod remove;
 mod report;

@@ -39,7 +39,7 @@ enum Room {
 use Room::{Large, Listed, Short};
 
 /// One row per procedure; the number is the position.
-static TABLE: [(&str, Room, Handler); 21] = [
+static TABLE: [(&str, Room, Handler); 22] = [
     ("NULL", Short, |_, _| Box::pin(std::future::ready(Reply::Success(Frame::empty())))),
     ("REMOVE", Listed, |shared, args| answer(args, |args| remove::run(shared, args))),
     ("TRUNCATE", Short, |shared, args| answer(args, |args| truncate::run(shared, args))),
@@ -61,6 +61,7 @@ static TABLE: [(&str, Room, Handler); 21] = [
     ("DIGEST", Large, |shared, args| answer(args, |args| digest::run(shared, args))),
     ("ALLOCATE", Short, |shared, args| answer(args, |args| allocate::run(shared, args))),
     ("HOLE", Short, |shared, args| answer(args, |args| hole::run(shared, args))),
+    ("PROTECTION", Short, |shared, args| answer(args, |()| std::future::ready(shared.protection))),
 ];
 
 fn answer<'a, A, R, F>(args: Bytes, run: impl FnOnce(A) -> F + Send + 'a) -> BoxFuture<'a, Reply>
@@ -144,7 +145,12 @@ mod tests {
         let env = Env::simulated(1);
         let options = Options { create: true, ..Options::default() };
         let store = Store::open(&env, Arc::new(MemDevice::new()), options).await.unwrap();
-        let program = DataServerProgram::new(Arc::new(Shared::new(env, Arc::new(Tcp), store, None)));
+        let program = DataServerProgram::new(Arc::new(Shared::new(
+            env,
+            Arc::new(Tcp),
+            store,
+            (None, ctl_protection::PROTECTION_NONE),
+        )));
         let bytes = |frame: Frame| frame.into_segments().concat();
         let files = vec![ctl_data_file::default(); CTL_FILES_MAX as usize];
         let remove = DS_REMOVE_args { caller: ctl_caller::default(), epoch: 1, files: files.clone() };

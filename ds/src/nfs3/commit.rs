@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sluice_rpc::Reply;
+use sluice_rpc::{Connection, Reply};
 use sluice_store::{StoreError, Verifier};
 use sluice_xdr::capability::Rights;
 use sluice_xdr::from_bytes;
@@ -14,9 +14,9 @@ use super::no_wcc;
 use crate::error::{nfs_status, refused};
 use crate::shared::Shared;
 
-pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
+pub(super) async fn run(shared: &Arc<Shared>, from: Arc<Connection>, args: Bytes) -> Reply {
     let Ok(args) = from_bytes::<COMMIT3args>(args) else { return Reply::GarbageArgs };
-    let result = match commit(shared, &args).await {
+    let result = match commit(shared, &from, &args).await {
         Ok(Verifier(verifier)) => {
             COMMIT3res::NFS3_OK(COMMIT3resok { file_wcc: no_wcc(), verf: writeverf3(verifier) })
         }
@@ -25,8 +25,8 @@ pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
     super::reply(&result)
 }
 
-async fn commit(shared: &Arc<Shared>, args: &COMMIT3args) -> Result<Verifier, nfsstat3> {
-    let access = shared.admit(&args.file.data, Rights::WRITE)?.access;
+async fn commit(shared: &Arc<Shared>, from: &Connection, args: &COMMIT3args) -> Result<Verifier, nfsstat3> {
+    let access = shared.admit(from, &args.file.data, Rights::WRITE)?.access;
     match shared.store.commit(access.key).await {
         Ok(verifier) => {
             shared.counters.committed();

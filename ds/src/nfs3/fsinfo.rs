@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sluice_rpc::Reply;
+use sluice_rpc::{Connection, Reply};
 use sluice_xdr::capability::Rights;
 use sluice_xdr::from_bytes;
 use sluice_xdr::nfs3::{FSF3_HOMOGENEOUS, FSINFO3args, FSINFO3res, FSINFO3resfail, FSINFO3resok, nfstime3};
@@ -11,9 +11,9 @@ use sluice_xdr::nfs3::{FSF3_HOMOGENEOUS, FSINFO3args, FSINFO3res, FSINFO3resfail
 use super::NO_ATTRIBUTES;
 use crate::shared::{IO_MAX, Shared};
 
-pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
+pub(super) async fn run(shared: &Arc<Shared>, from: Arc<Connection>, args: Bytes) -> Reply {
     let Ok(args) = from_bytes::<FSINFO3args>(args) else { return Reply::GarbageArgs };
-    let result = match shared.admit(&args.fsroot.data, Rights::NONE) {
+    let result = match shared.admit(&from, &args.fsroot.data, Rights::NONE) {
         Ok(_) => FSINFO3res::NFS3_OK(FSINFO3resok {
             obj_attributes: NO_ATTRIBUTES,
             rtmax: IO_MAX,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sluice_rpc::Reply;
+use sluice_rpc::{Connection, Reply};
 use sluice_xdr::capability::Rights;
 use sluice_xdr::from_bytes;
 use sluice_xdr::nfs3::{
@@ -14,17 +14,21 @@ use sluice_xdr::nfs3::{
 use crate::error::nfs_status;
 use crate::shared::Shared;
 
-pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
+pub(super) async fn run(shared: &Arc<Shared>, from: Arc<Connection>, args: Bytes) -> Reply {
     let Ok(args) = from_bytes::<GETATTR3args>(args) else { return Reply::GarbageArgs };
-    let result = match attributes(shared, &args).await {
+    let result = match attributes(shared, &from, &args).await {
         Ok(obj_attributes) => GETATTR3res::NFS3_OK(GETATTR3resok { obj_attributes }),
         Err(status) => GETATTR3res::Default(status),
     };
     super::reply(&result)
 }
 
-async fn attributes(shared: &Arc<Shared>, args: &GETATTR3args) -> Result<fattr3, nfsstat3> {
-    let access = shared.admit(&args.object.data, Rights::NONE)?.access;
+async fn attributes(
+    shared: &Arc<Shared>,
+    from: &Connection,
+    args: &GETATTR3args,
+) -> Result<fattr3, nfsstat3> {
+    let access = shared.admit(from, &args.object.data, Rights::NONE)?.access;
     let stat = shared.store.stat(access.key).await.map_err(|error| nfs_status(&error))?;
     if stat.is_none() {
         shared.absent(&access)?;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use sluice_env::BoxFuture;
-use sluice_rpc::{Call, Owed, Program, Reply};
+use sluice_rpc::{Call, Connection, Owed, Program, Reply};
 use sluice_xdr::nfs3::{
     NFS_V3, NFS3_PROGRAM, NFSPROC3_READ, NFSPROC3_WRITE, post_op_attr, pre_op_attr, wcc_data,
 };
@@ -75,10 +75,10 @@ impl Program for Nfs3 {
         matches!(procedure, NFSPROC3_READ | NFSPROC3_WRITE)
     }
 
-    fn answer_now(&self, _version: u32, procedure: u32, args: &[u8], result: &mut BytesMut) -> bool {
+    fn answer_now(&self, from: &Connection, procedure: u32, args: &[u8], result: &mut BytesMut) -> bool {
         match procedure {
-            NFSPROC3_READ => read::now(&self.shared, args, result),
-            NFSPROC3_WRITE => write::now(&self.shared, args, result),
+            NFSPROC3_READ => read::now(&self.shared, from, args, result),
+            NFSPROC3_WRITE => write::now(&self.shared, from, args, result),
             _ => false,
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use sluice_env::BoxFuture;
-use sluice_rpc::{Frame, Owed, Payload, Reply, Sent};
+use sluice_rpc::{Connection, Frame, Owed, Payload, Reply, Sent};
 use sluice_store::{InPlace, Read, StoreError};
 use sluice_xdr::capability::Rights;
 use sluice_xdr::nfs3::{READ3args, READ3res, READ3resfail, READ3resok, nfsstat3};
@@ -54,9 +54,9 @@ impl PeekCount for READ3args {
     }
 }
 
-pub(super) async fn run(shared: &Arc<Shared>, args: Bytes) -> Reply {
+pub(super) async fn run(shared: &Arc<Shared>, from: Arc<Connection>, args: Bytes) -> Reply {
     let Ok(args) = from_bytes::<READ3args>(args) else { return Reply::GarbageArgs };
-    let result = match shared.admit(&args.file.data, Rights::READ) {
+    let result = match shared.admit(&from, &args.file.data, Rights::READ) {
         Ok(admitted) => match in_place(shared, &admitted, &args) {
             Some(reply) => return reply,
             None => read(shared, admitted, &args).await,
@@ -90,7 +90,7 @@ fn small(args: &[u8]) -> Option<(now::Range<'_>, usize)> {
 /// and takes the usual way where the bytes do not come.
 pub(super) fn soon(shared: &Arc<Shared>, args: &Bytes, owed: Owed) -> Option<Owed> {
     let Some((asked, count)) = small(args) else { return Some(owed) };
-    let Ok(admitted) = shared.admit(asked.handle, Rights::READ) else { return Some(owed) };
+    let Ok(admitted) = shared.admit(owed.connection(), asked.handle, Rights::READ) else { return Some(owed) };
     let Some(soon) = shared.store.soon(admitted.access.key) else { return Some(owed) };
     let mut result = BytesMut::with_capacity(HEAD + count.next_multiple_of(4));
     result.put_slice(&head(asked.count));
@@ -107,7 +107,7 @@ pub(super) fn soon(shared: &Arc<Shared>, args: &Bytes, owed: Owed) -> Option<Owe
         None => {
             let env = here.env.clone();
             env.spawn.spawn(Box::pin(async move {
-                let reply = run(&here, args).await;
+                let reply = run(&here, Arc::clone(owed.connection()), args).await;
                 drop(here);
                 owed.answer(reply);
             }));
@@ -117,12 +117,12 @@ pub(super) fn soon(shared: &Arc<Shared>, args: &Bytes, owed: Owed) -> Option<Owe
 }
 
 /// Answers a small READ of data in memory. Ends of files, holes at them and everything unusual go the other way.
-pub(super) fn now(shared: &Shared, args: &[u8], result: &mut BytesMut) -> bool {
+pub(super) fn now(shared: &Shared, from: &Connection, args: &[u8], result: &mut BytesMut) -> bool {
     let Some((asked, count)) = small(args) else { return false };
     let begin = result.len();
     let data = begin + HEAD;
     result.put_bytes(0, HEAD + count.next_multiple_of(4));
-    let key = match shared.admit(asked.handle, Rights::READ) {
+    let key = match shared.admit(from, asked.handle, Rights::READ) {
         Ok(admitted) => admitted.access.key,
         Err(status) => {
             result.truncate(begin);

@@ -32,13 +32,13 @@ const fn refuse(name: &'static str, words: usize) -> Row {
 
 pub(super) static TABLE: [Row; 22] = [
     serve("NULL", |_, call| Box::pin(std::future::ready(null::run(&call.args)))),
-    serve("GETATTR", |shared, call| Box::pin(getattr::run(shared, call.args))),
+    serve("GETATTR", |shared, call| Box::pin(getattr::run(shared, call.connection, call.args))),
     refuse("SETATTR", 2),
     refuse("LOOKUP", 1),
     refuse("ACCESS", 1),
     refuse("READLINK", 1),
-    serve("READ", |shared, call| Box::pin(read::run(shared, call.args))),
-    serve("WRITE", |shared, call| Box::pin(write::run(shared, call.args, call.tail))),
+    serve("READ", |shared, call| Box::pin(read::run(shared, call.connection, call.args))),
+    serve("WRITE", |shared, call| Box::pin(write::run(shared, call))),
     refuse("CREATE", 2),
     refuse("MKDIR", 2),
     refuse("SYMLINK", 2),
@@ -49,8 +49,8 @@ pub(super) static TABLE: [Row; 22] = [
     refuse("LINK", 3),
     refuse("READDIR", 1),
     refuse("READDIRPLUS", 1),
-    serve("FSSTAT", |shared, call| Box::pin(fsstat::run(shared, call.args))),
-    serve("FSINFO", |shared, call| Box::pin(fsinfo::run(shared, call.args))),
+    serve("FSSTAT", |shared, call| Box::pin(fsstat::run(shared, call.connection, call.args))),
+    serve("FSINFO", |shared, call| Box::pin(fsinfo::run(shared, call.connection, call.args))),
     refuse("PATHCONF", 1),
-    serve("COMMIT", |shared, call| Box::pin(commit::run(shared, call.args))),
+    serve("COMMIT", |shared, call| Box::pin(commit::run(shared, call.connection, call.args))),
 ];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use sluice_rpc::{Reply, Tail};
+use sluice_rpc::{Call, Connection, Reply, Tail};
 use sluice_store::{Stability, StoreError, Verifier};
 use sluice_xdr::capability::Rights;
 use sluice_xdr::from_bytes;
@@ -13,12 +13,13 @@ use super::{no_wcc, now};
 use crate::error::nfs_status;
 use crate::shared::{IO_MAX, Shared};
 
-pub(super) async fn run(shared: &Arc<Shared>, args: Bytes, tail: Option<Tail>) -> Reply {
+pub(super) async fn run(shared: &Arc<Shared>, call: Call) -> Reply {
+    let Call { args, tail, connection: from, .. } = call;
     let (committed, written) = match tail {
-        Some(tail) => (stable_how::UNSTABLE, write_tail(shared, &args, tail).await),
+        Some(tail) => (stable_how::UNSTABLE, write_tail(shared, &from, &args, tail).await),
         None => {
             let Ok(args) = from_bytes::<WRITE3args>(args) else { return Reply::GarbageArgs };
-            (args.stable, write(shared, args).await)
+            (args.stable, write(shared, &from, args).await)
         }
     };
     let result = match written {
@@ -45,7 +46,7 @@ pub(super) fn leave(shared: &Shared, args: &[u8], length: usize) -> Option<usize
 }
 
 /// Answers a small UNSTABLE WRITE that goes to memory.
-pub(super) fn now(shared: &Shared, args: &[u8], result: &mut BytesMut) -> bool {
+pub(super) fn now(shared: &Shared, from: &Connection, args: &[u8], result: &mut BytesMut) -> bool {
     let Some((asked, stable, data)) = now::write_args(args) else { return false };
     let end = asked.offset.checked_add(data.len() as u64);
     if data.is_empty() || stable != stable_how::UNSTABLE.0 || end.is_none_or(|end| end > i64::MAX as u64) {
@@ -54,7 +55,7 @@ pub(super) fn now(shared: &Shared, args: &[u8], result: &mut BytesMut) -> bool {
     if !shared.store.takes_now(asked.offset, data.len()) {
         return false;
     }
-    let access = match shared.admit(asked.handle, Rights::WRITE) {
+    let access = match shared.admit(from, asked.handle, Rights::WRITE) {
         Ok(admitted) => admitted.access,
         Err(status) => return now::refuse(result, status, 2),
     };
@@ -90,8 +91,12 @@ fn stability(how: stable_how) -> Result<Stability, nfsstat3> {
     }
 }
 
-async fn write(shared: &Arc<Shared>, args: WRITE3args) -> Result<(u32, Verifier), nfsstat3> {
-    let access = shared.admit(&args.file.data, Rights::WRITE)?.access;
+async fn write(
+    shared: &Arc<Shared>,
+    from: &Connection,
+    args: WRITE3args,
+) -> Result<(u32, Verifier), nfsstat3> {
+    let access = shared.admit(from, &args.file.data, Rights::WRITE)?.access;
     let stability = stability(args.stable)?;
     let mut data = args.data;
     // RFC 1813 §3.3.7: count is the number of bytes to write; the opaque carries them.
@@ -112,11 +117,16 @@ async fn write(shared: &Arc<Shared>, args: WRITE3args) -> Result<(u32, Verifier)
 }
 
 /// A WRITE the end of which is not in memory, as [`leave`] wanted it.
-async fn write_tail(shared: &Arc<Shared>, args: &Bytes, tail: Tail) -> Result<(u32, Verifier), nfsstat3> {
+async fn write_tail(
+    shared: &Arc<Shared>,
+    from: &Connection,
+    args: &Bytes,
+    tail: Tail,
+) -> Result<(u32, Verifier), nfsstat3> {
     let length = tail.length();
     let begun = now::begun_write(args, args.len().saturating_add(length));
     let Some((asked, _, data)) = begun else { return Err(nfsstat3::NFS3ERR_SERVERFAULT) };
-    let access = shared.admit(asked.handle, Rights::WRITE)?.access;
+    let access = shared.admit(from, asked.handle, Rights::WRITE)?.access;
     if asked.offset.checked_add(u64::from(asked.count)).is_none_or(|end| end > i64::MAX as u64) {
         return Err(nfsstat3::NFS3ERR_FBIG);
     }

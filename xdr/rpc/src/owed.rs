@@ -42,6 +42,11 @@ impl Owed {
         }
     }
 
+    /// Where the call came from.
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
     /// Queues the reply.
     pub fn answer(mut self, reply: Reply) {
         let Some(ticket) = self.ticket.take() else { return };

@@ -80,8 +80,8 @@ pub trait Program: Send + Sync + Debug {
     /// result to `result` and says true. Otherwise it leaves `result` and everything else as it was and says
     /// false, and the call goes the usual way. Most small calls of a data server end here, without a future, a
     /// task or memory of their own.
-    fn answer_now(&self, version: u32, procedure: u32, args: &[u8], result: &mut BytesMut) -> bool {
-        let _ = (version, procedure, args, result);
+    fn answer_now(&self, from: &Connection, procedure: u32, args: &[u8], result: &mut BytesMut) -> bool {
+        let _ = (from, procedure, args, result);
         false
     }
 

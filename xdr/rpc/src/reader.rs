@@ -623,7 +623,7 @@ impl Prompt {
         let started = self.last.unwrap_or_else(|| connection.env.clock.now());
         let begin = self.replies.len();
         self.replies.put_bytes(0, SUCCESS_HEAD);
-        let answered = program.answer_now(call.version, call.procedure, call.args, &mut self.replies);
+        let answered = program.answer_now(connection, call.procedure, call.args, &mut self.replies);
         let body = self.replies.len().saturating_sub(begin + SUCCESS_HEAD);
         let head = success_head(call.xid, body).filter(|_| answered);
         let (Some(head), Some(place)) = (head, self.replies.get_mut(begin..begin + SUCCESS_HEAD)) else {

@@ -73,6 +73,8 @@ pub enum TlsError {
 #[derive(Clone)]
 pub struct Tls {
     demand: Demand,
+    /// There are authorities whose clients' certificates are believed.
+    believes: bool,
     config: Arc<RwLock<Arc<ServerConfig>>>,
 }
 
@@ -87,7 +89,7 @@ impl Tls {
     /// The key is not that of the certificate, or cannot be used.
     pub fn new(demand: Demand, identity: &Identity) -> Result<Self, FilesError> {
         let config = Arc::new(RwLock::new(Arc::new(config(demand, identity)?)));
-        Ok(Self { demand, config })
+        Ok(Self { demand, believes: identity.clients.is_some(), config })
     }
 
     /// Shows another certificate to who connects from now on. Connections that stand are as they were.
@@ -102,6 +104,11 @@ impl Tls {
 
     pub fn demand(&self) -> Demand {
         self.demand
+    }
+
+    /// Whether a client can show a certificate that counts.
+    pub fn believes_clients(&self) -> bool {
+        self.believes
     }
 
     /// Answers a client that has asked for TLS on `stream` and sent nothing else. Bounded by the caller's timeout.

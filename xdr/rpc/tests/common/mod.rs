@@ -120,7 +120,7 @@ impl Program for Echo {
         matches!(procedure, procedure::NOW | procedure::ECHO | procedure::TRIED)
     }
 
-    fn answer_now(&self, _: u32, procedure: u32, args: &[u8], result: &mut BytesMut) -> bool {
+    fn answer_now(&self, _: &Connection, procedure: u32, args: &[u8], result: &mut BytesMut) -> bool {
         let now = procedure == procedure::NOW && args.len() < 16 << 10;
         // What is left behind by one who then declines is taken away.
         result.extend_from_slice(args);
