@@ -15,6 +15,8 @@ use serde::{Deserialize, Serialize};
 use sluice_mds::Network;
 use sluice_namespace::inline_limit;
 
+#[cfg(test)]
+pub(crate) use exports::Transport;
 pub(crate) use exports::{Export, Flavour, RuleOptions, Squash};
 pub(crate) use kerberos::Kerberos;
 pub(crate) use key::Key;

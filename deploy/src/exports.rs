@@ -7,8 +7,9 @@ use serde_json::json;
 use sluice_mds::{ClientName, Clients, NOBODY, Network};
 use sluice_xdr::control::{
     ADMIN_EXPORT, ADMIN_EXPORT_args, ADMIN_EXPORT_res, ADMIN_EXPORTS, ADMIN_EXPORTS_res, ADMIN_SEC_EXPORT,
-    ADMIN_SEC_EXPORT_args, ADMIN_SEC_EXPORTS, ADMIN_SEC_EXPORTS_res, ADMIN_SEC_EXPORTS_resok,
-    ctl_export_action, ctl_rule, ctl_sec_export, ctl_sec_rule, ctl_squash,
+    ADMIN_SEC_EXPORT_args, ADMIN_SEC_EXPORTS, ADMIN_SEC_EXPORTS_res, ADMIN_TLS_EXPORT, ADMIN_TLS_EXPORT_args,
+    ADMIN_TLS_EXPORTS, ADMIN_TLS_EXPORTS_res, ADMIN_TLS_EXPORTS_resok, ctl_export_action, ctl_protection,
+    ctl_rule, ctl_sec_rule, ctl_squash, ctl_tls_export, ctl_tls_rule,
 };
 
 use crate::cli::{self, Flavour, RuleOptions, Squash};
@@ -30,7 +31,7 @@ pub(crate) async fn run(command: cli::Export) -> Result<()> {
                 bail!("nothing to set: name --client networks or names, options, or both");
             }
             let admin = Admin::reach(&reach).await?;
-            let rules = |now: &[ctl_sec_rule]| {
+            let rules = |now: &[ctl_tls_rule]| {
                 if clients.is_empty()
                     && !now.is_empty()
                     && now.iter().all(|rule| lets_nobody_in(&plain(rule)))
@@ -49,58 +50,87 @@ pub(crate) async fn run(command: cli::Export) -> Result<()> {
                 return change(&admin, ctl_export_action::EXPORT_REMOVE, &path, |_| Ok(Vec::new()), json)
                     .await;
             }
-            let rules = |now: &[ctl_sec_rule]| without(now, &clients);
+            let rules = |now: &[ctl_tls_rule]| without(now, &clients);
             change(&admin, ctl_export_action::EXPORT_SET, &path, rules, json).await
         }
     }
 }
 
 /// All exports as they are.
-pub(crate) async fn ask(admin: &Admin) -> Result<ADMIN_SEC_EXPORTS_resok> {
-    match admin.call_if_known(ADMIN_SEC_EXPORTS, &()).await? {
-        Some(ADMIN_SEC_EXPORTS_res::CTL_OK(exports)) => Ok(exports),
-        Some(ADMIN_SEC_EXPORTS_res::Default(_, reason)) => bail!("{}", text(&reason)),
+pub(crate) async fn ask(admin: &Admin) -> Result<ADMIN_TLS_EXPORTS_resok> {
+    match admin.call_if_known(ADMIN_TLS_EXPORTS, &()).await? {
+        Some(ADMIN_TLS_EXPORTS_res::CTL_OK(exports)) => Ok(exports),
+        Some(ADMIN_TLS_EXPORTS_res::Default(_, reason)) => bail!("{}", text(&reason)),
         None => ask_older(admin).await,
     }
 }
 
-/// A metadata server of the release before, which knows no tickets.
-async fn ask_older(admin: &Admin) -> Result<ADMIN_SEC_EXPORTS_resok> {
+/// A metadata server of the release before, for which all connections are alike.
+async fn ask_older(admin: &Admin) -> Result<ADMIN_TLS_EXPORTS_resok> {
+    let known = match admin.call_if_known(ADMIN_SEC_EXPORTS, &()).await? {
+        Some(ADMIN_SEC_EXPORTS_res::CTL_OK(exports)) => exports,
+        Some(ADMIN_SEC_EXPORTS_res::Default(_, reason)) => bail!("{}", text(&reason)),
+        None => return ask_oldest(admin).await,
+    };
+    let whole = |sec| ctl_tls_rule { sec, ..ctl_tls_rule::default() };
+    let exports = known.exports.into_iter().map(|export| ctl_tls_export {
+        id: export.id,
+        path: export.path,
+        stored: export.stored,
+        rules: export.rules.into_iter().map(whole).collect(),
+    });
+    Ok(ADMIN_TLS_EXPORTS_resok {
+        version: known.version,
+        kerberos: known.kerberos,
+        exports: exports.collect(),
+        ..ADMIN_TLS_EXPORTS_resok::default()
+    })
+}
+
+/// And of the one before that, which knows no tickets.
+async fn ask_oldest(admin: &Admin) -> Result<ADMIN_TLS_EXPORTS_resok> {
     let known = match admin.call(ADMIN_EXPORTS, &()).await? {
         ADMIN_EXPORTS_res::CTL_OK(exports) => exports,
         ADMIN_EXPORTS_res::Default(_, reason) => bail!("{}", text(&reason)),
     };
-    let exports = known.exports.into_iter().map(|export| ctl_sec_export {
+    let whole = |rule| {
+        let sec = ctl_sec_rule { rule, ..ctl_sec_rule::default() };
+        ctl_tls_rule { sec, ..ctl_tls_rule::default() }
+    };
+    let exports = known.exports.into_iter().map(|export| ctl_tls_export {
         id: export.id,
         path: export.path,
         stored: export.stored,
-        rules: export
-            .rules
-            .into_iter()
-            .map(|rule| ctl_sec_rule { rule, ..ctl_sec_rule::default() })
-            .collect(),
+        rules: export.rules.into_iter().map(whole).collect(),
     });
-    Ok(ADMIN_SEC_EXPORTS_resok { version: known.version, kerberos: false, exports: exports.collect() })
+    let exports = exports.collect();
+    Ok(ADMIN_TLS_EXPORTS_resok { version: known.version, exports, ..ADMIN_TLS_EXPORTS_resok::default() })
 }
 
 async fn change(
     admin: &Admin,
     action: ctl_export_action,
     path: &str,
-    rules: impl FnOnce(&[ctl_sec_rule]) -> Result<Vec<ctl_sec_rule>>,
+    rules: impl FnOnce(&[ctl_tls_rule]) -> Result<Vec<ctl_tls_rule>>,
     as_json: bool,
 ) -> Result<()> {
     let known = ask(admin).await?;
     let now = known.exports.iter().find(|export| names(&text(&export.path)).eq(names(path)));
-    let before: &[ctl_sec_rule] = now.map_or(&[], |export| &export.rules);
+    let before: &[ctl_tls_rule] = now.map_or(&[], |export| &export.rules);
     let rules = rules(before)?;
-    let tickets = |rules: &[ctl_sec_rule]| rules.iter().filter(|rule| takes_tickets(rule)).count();
+    let tickets = |rules: &[ctl_tls_rule]| rules.iter().filter(|rule| takes_tickets(rule)).count();
     // What was set when it did stays until it is taken away.
     if !known.kerberos && tickets(&rules) > tickets(before) {
         bail!("the metadata server knows nobody by a ticket: start it with --kerberos-keytab FILE first");
     }
+    let is_unheard =
+        |rule: &&ctl_tls_rule| rule.wants.0 > known.protection.0 && !lets_nobody_in(&plain(rule));
+    let unheard = |rules: &[ctl_tls_rule]| rules.iter().filter(is_unheard).count();
+    if unheard(&rules) > unheard(before) {
+        bail!("{}", cannot_want(known.protection));
+    }
     let arguments =
-        ADMIN_SEC_EXPORT_args { version: known.version, action, path: path.to_owned().into(), rules };
+        ADMIN_TLS_EXPORT_args { version: known.version, action, path: path.to_owned().into(), rules };
     let recalled = match send(admin, arguments).await? {
         ADMIN_EXPORT_res::CTL_OK(recalled) => recalled,
         ADMIN_EXPORT_res::Default(_, reason) => bail!("{path}: {}", text(&reason)),
@@ -117,15 +147,38 @@ async fn change(
     list(admin, false).await
 }
 
-async fn send(admin: &Admin, arguments: ADMIN_SEC_EXPORT_args) -> Result<ADMIN_EXPORT_res> {
+/// Why nobody could come as a rule wants it.
+fn cannot_want(protection: ctl_protection) -> &'static str {
+    match protection {
+        ctl_protection::PROTECTION_NONE => {
+            "the metadata server does not speak TLS with clients, or is of a release that does not do so by export: start it with --tls-certificate FILE and --tls-key FILE first"
+        }
+        _ => {
+            "the metadata server believes no certificate of a client: start it with --tls-clients FILE first"
+        }
+    }
+}
+
+async fn send(admin: &Admin, arguments: ADMIN_TLS_EXPORT_args) -> Result<ADMIN_EXPORT_res> {
     // Names are looked up before it answers.
+    match admin.call_within(names::PATIENCE, ADMIN_TLS_EXPORT, &arguments).await {
+        Err(error) if error.downcast_ref::<Unknown>().is_some() => {}
+        answer => return answer,
+    }
+    let ADMIN_TLS_EXPORT_args { version, action, path, rules } = arguments;
+    ensure!(
+        rules.iter().all(|rule| rule.wants == ctl_protection::PROTECTION_NONE),
+        "another metadata server answers now, of the release before: it does not speak TLS by export"
+    );
+    let rules: Vec<_> = rules.into_iter().map(|rule| rule.sec).collect();
+    let arguments = ADMIN_SEC_EXPORT_args { version, action, path, rules };
     match admin.call_within(names::PATIENCE, ADMIN_SEC_EXPORT, &arguments).await {
         Err(error) if error.downcast_ref::<Unknown>().is_some() => {}
         answer => return answer,
     }
     let ADMIN_SEC_EXPORT_args { version, action, path, rules } = arguments;
     ensure!(
-        !rules.iter().any(takes_tickets),
+        !rules.iter().any(|rule| rule.krb5 || rule.krb5i || rule.krb5p),
         "another metadata server answers now, of the release before: it knows no tickets"
     );
     let rules = rules.into_iter().map(|rule| rule.rule).collect();
@@ -168,7 +221,7 @@ async fn list(admin: &Admin, as_json: bool) -> Result<()> {
                 access(rule).to_owned(),
                 squash(rule).to_owned(),
                 format!("{}:{}", rule.anonymous_uid, rule.anonymous_gid),
-                security(full).join(","),
+                secured(full),
                 set_by(export).to_owned(),
             ]);
         }
@@ -178,7 +231,7 @@ async fn list(admin: &Admin, as_json: bool) -> Result<()> {
 }
 
 /// What `up` says of the exports: one line each.
-pub(crate) fn lines(exports: &[ctl_sec_export]) -> Vec<String> {
+pub(crate) fn lines(exports: &[ctl_tls_export]) -> Vec<String> {
     let mut lines = Vec::new();
     for export in exports {
         let all: Vec<ctl_rule> = export.rules.iter().map(plain).collect();
@@ -196,26 +249,27 @@ pub(crate) fn lines(exports: &[ctl_sec_export]) -> Vec<String> {
 
 /// The rules with more of them, or other ones: those named, or all if none is. But who was locked out by name comes back by name
 /// only.
-fn with(now: &[ctl_sec_rule], clients: &[Clients], options: &RuleOptions) -> Vec<ctl_sec_rule> {
+fn with(now: &[ctl_tls_rule], clients: &[Clients], options: &RuleOptions) -> Vec<ctl_tls_rule> {
     let mut rules = now.to_vec();
     let named: Vec<String> = clients.iter().map(Clients::to_string).collect();
     for (client, network) in clients.iter().zip(&named) {
-        if !rules.iter().any(|rule| text(&rule.rule.network) == *network) {
+        if !rules.iter().any(|rule| text(&rule.sec.rule.network) == *network) {
             // A hole is, once it is closed, what was around it.
             let around = options.no_access.then(|| around(client, now)).flatten();
             let of = around.map(|outer| {
-                let rule = ctl_rule { network: network.clone().into(), ..outer.rule.clone() };
-                ctl_sec_rule { rule, ..outer.clone() }
+                let mut rule = outer.clone();
+                rule.sec.rule.network = network.clone().into();
+                rule
             });
             rules.push(of.unwrap_or_else(|| new_rule(network)));
         }
     }
-    let is_meant = |full: &ctl_sec_rule| match named.is_empty() {
+    let is_meant = |full: &ctl_tls_rule| match named.is_empty() {
         true => !lets_nobody_in(&plain(full)),
-        false => named.contains(&text(&full.rule.network)),
+        false => named.contains(&text(&full.sec.rule.network)),
     };
     for full in rules.iter_mut().filter(|full| is_meant(full)) {
-        let rule = &mut full.rule;
+        let rule = &mut full.sec.rule;
         if options.read_only || options.read_write {
             rule.read_only = options.read_only;
         }
@@ -232,8 +286,11 @@ fn with(now: &[ctl_sec_rule], clients: &[Clients], options: &RuleOptions) -> Vec
         if !options.sec.is_empty() || options.no_access {
             let has = |flavour| options.sec.contains(&flavour);
             (rule.sys, rule.none) = (has(Flavour::Sys), has(Flavour::None));
-            (full.krb5, full.krb5i, full.krb5p) =
+            (full.sec.krb5, full.sec.krb5i, full.sec.krb5p) =
                 (has(Flavour::Krb5), has(Flavour::Krb5i), has(Flavour::Krb5p));
+        }
+        if let Some(wants) = options.xprtsec {
+            full.wants = wants.protection();
         }
     }
     rules
@@ -241,23 +298,23 @@ fn with(now: &[ctl_sec_rule], clients: &[Clients], options: &RuleOptions) -> Vec
 
 /// What holds for a network that has no rule of its own: of those that cover it the one with the longest prefix. For a name, what
 /// holds for all.
-fn around<'a>(client: &Clients, rules: &'a [ctl_sec_rule]) -> Option<&'a ctl_sec_rule> {
+fn around<'a>(client: &Clients, rules: &'a [ctl_tls_rule]) -> Option<&'a ctl_tls_rule> {
     let client = match client {
         Clients::Network(network) => network,
         Clients::Name(_) => &Network::ANY,
     };
     let networks =
-        rules.iter().filter_map(|rule| Some((text(&rule.rule.network).parse::<Network>().ok()?, rule)));
+        rules.iter().filter_map(|rule| Some((text(&rule.sec.rule.network).parse::<Network>().ok()?, rule)));
     let covering = networks.filter(|(network, _)| network.covers(client));
     covering.max_by_key(|(network, _)| network.prefix()).map(|(_, rule)| rule)
 }
 
 /// The rules but those of some networks and names.
-fn without(now: &[ctl_sec_rule], clients: &[Clients]) -> Result<Vec<ctl_sec_rule>> {
+fn without(now: &[ctl_tls_rule], clients: &[Clients]) -> Result<Vec<ctl_tls_rule>> {
     let mut rules = now.to_vec();
     for client in clients {
         let before = rules.len();
-        rules.retain(|rule| text(&rule.rule.network) != client.to_string());
+        rules.retain(|rule| text(&rule.sec.rule.network) != client.to_string());
         if rules.len() == before {
             bail!("it has no rule for {client}: `sluice export list` shows which it has");
         }
@@ -265,7 +322,7 @@ fn without(now: &[ctl_sec_rule], clients: &[Clients]) -> Result<Vec<ctl_sec_rule
     Ok(rules)
 }
 
-fn new_rule(network: &str) -> ctl_sec_rule {
+fn new_rule(network: &str) -> ctl_tls_rule {
     let rule = ctl_rule {
         network: network.to_owned().into(),
         read_only: false,
@@ -275,17 +332,17 @@ fn new_rule(network: &str) -> ctl_sec_rule {
         sys: true,
         none: true,
     };
-    ctl_sec_rule { rule, ..ctl_sec_rule::default() }
+    ctl_tls_rule { sec: ctl_sec_rule { rule, ..ctl_sec_rule::default() }, ..ctl_tls_rule::default() }
 }
 
-fn takes_tickets(rule: &ctl_sec_rule) -> bool {
-    rule.krb5 || rule.krb5i || rule.krb5p
+fn takes_tickets(rule: &ctl_tls_rule) -> bool {
+    rule.sec.krb5 || rule.sec.krb5i || rule.sec.krb5p
 }
 
 /// What somebody gets by it who comes with what it takes.
-fn plain(rule: &ctl_sec_rule) -> ctl_rule {
-    let by_ticket = takes_tickets(rule) && lets_nobody_in(&rule.rule);
-    ctl_rule { sys: rule.rule.sys || by_ticket, ..rule.rule.clone() }
+fn plain(rule: &ctl_tls_rule) -> ctl_rule {
+    let by_ticket = takes_tickets(rule) && lets_nobody_in(&rule.sec.rule);
+    ctl_rule { sys: rule.sec.rule.sys || by_ticket, ..rule.sec.rule.clone() }
 }
 
 /// What clients of a rule may do, for people.
@@ -321,18 +378,38 @@ pub(crate) fn squash(rule: &ctl_rule) -> &'static str {
     }
 }
 
-fn security(rule: &ctl_sec_rule) -> Vec<&'static str> {
+fn security(rule: &ctl_tls_rule) -> Vec<&'static str> {
     let all = [
-        (rule.rule.sys, "sys"),
-        (rule.krb5, "krb5"),
-        (rule.krb5i, "krb5i"),
-        (rule.krb5p, "krb5p"),
-        (rule.rule.none, "none"),
+        (rule.sec.rule.sys, "sys"),
+        (rule.sec.krb5, "krb5"),
+        (rule.sec.krb5i, "krb5i"),
+        (rule.sec.krb5p, "krb5p"),
+        (rule.sec.rule.none, "none"),
     ];
     all.into_iter().filter(|(good, _)| *good).map(|(_, name)| name).collect()
 }
 
-fn set_by(export: &ctl_sec_export) -> &'static str {
+/// Flavours, and what is wanted of connections where that is anything.
+fn secured(rule: &ctl_tls_rule) -> String {
+    let flavours = security(rule).join(",");
+    match rule.wants {
+        ctl_protection::PROTECTION_NONE => flavours,
+        _ => format!("{flavours} under {}", transport(rule)),
+    }
+}
+
+/// What is wanted of connections at least, as `--xprtsec` and mount options name it.
+fn transport(rule: &ctl_tls_rule) -> &'static str {
+    match rule.wants {
+        ctl_protection::PROTECTION_NONE => "none",
+        ctl_protection::PROTECTION_TLS => "tls",
+        ctl_protection::PROTECTION_MUTUAL => "mtls",
+        // Of a metadata server that knows more.
+        _ => "unknown",
+    }
+}
+
+fn set_by(export: &ctl_tls_export) -> &'static str {
     if export.stored { "sluice export" } else { "start options" }
 }
 
@@ -352,12 +429,12 @@ fn kind(clients: &str) -> &'static str {
     }
 }
 
-fn to_json(export: &ctl_sec_export) -> serde_json::Value {
+fn to_json(export: &ctl_tls_export) -> serde_json::Value {
     let rules: Vec<_> = export
         .rules
         .iter()
         .map(|full| {
-            let rule = &full.rule;
+            let rule = &full.sec.rule;
             json!({
                 "clients": text(&rule.network),
                 "kind": kind(&text(&rule.network)),
@@ -366,6 +443,7 @@ fn to_json(export: &ctl_sec_export) -> serde_json::Value {
                 "anonymous_uid": rule.anonymous_uid,
                 "anonymous_gid": rule.anonymous_gid,
                 "security": security(full),
+                "xprtsec": transport(full),
             })
         })
         .collect();
@@ -375,6 +453,7 @@ fn to_json(export: &ctl_sec_export) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::Transport;
 
     #[test]
     fn names_have_rules_like_networks() {
@@ -397,7 +476,11 @@ mod tests {
         all.iter().map(|network| network.parse().unwrap()).collect()
     }
 
-    fn shown(rules: &[ctl_sec_rule]) -> Vec<String> {
+    fn export(rules: Vec<ctl_tls_rule>) -> ctl_tls_export {
+        ctl_tls_export { id: 0, path: "/".into(), stored: false, rules }
+    }
+
+    fn shown(rules: &[ctl_tls_rule]) -> Vec<String> {
         rules
             .iter()
             .map(plain)
@@ -422,7 +505,7 @@ mod tests {
         );
         assert!(without(&more, &networks(&["any"])).unwrap_err().to_string().contains("any"));
         let sec = RuleOptions { sec: vec![Flavour::None], anonymous: Some((7, 8)), ..RuleOptions::default() };
-        let rule = &with(&added, &[], &sec)[0].rule;
+        let rule = &with(&added, &[], &sec)[0].sec.rule;
         assert_eq!((rule.sys, rule.none, rule.anonymous_uid, rule.anonymous_gid), (false, true, 7, 8));
     }
 
@@ -444,9 +527,31 @@ mod tests {
         let sec = RuleOptions { sec: vec![Flavour::Krb5, Flavour::Krb5p], ..RuleOptions::default() };
         let rules = with(&[new_rule("any")], &[], &sec);
         assert_eq!((access(&plain(&rules[0])), security(&rules[0])), ("read-write", vec!["krb5", "krb5p"]));
-        assert_eq!((rules[0].rule.sys, rules[0].rule.none), (false, false), "nobody comes without");
+        assert_eq!((rules[0].sec.rule.sys, rules[0].sec.rule.none), (false, false), "nobody comes without");
         let hole = RuleOptions { no_access: true, ..RuleOptions::default() };
         assert_eq!(access(&plain(&with(&rules, &[], &hole)[0])), "no access");
+    }
+
+    #[test]
+    fn what_is_wanted_of_connections_stays_until_it_is_told_otherwise() {
+        let xprtsec = |wants| RuleOptions { xprtsec: Some(wants), ..RuleOptions::default() };
+        let rules = with(&[new_rule("any")], &[], &xprtsec(Transport::Tls));
+        let rules = with(&rules, &networks(&["10.0.0.0/8"]), &xprtsec(Transport::Mtls));
+        let read_only = RuleOptions { read_only: true, ..RuleOptions::default() };
+        let rules = with(&rules, &networks(&["any", "10.0.0.0/8", "::1"]), &read_only);
+        let shown = |rules: &[ctl_tls_rule]| {
+            rules.iter().map(|rule| (transport(rule), secured(rule))).collect::<Vec<_>>()
+        };
+        let under = |how| (how, format!("sys,none under {how}"));
+        assert_eq!(shown(&rules), [under("tls"), under("mtls"), ("none", "sys,none".to_owned())]);
+        assert_eq!(to_json(&export(rules.clone()))["rules"][1]["xprtsec"], "mtls");
+        // A hole is, once it is closed, what was around it.
+        let hole = RuleOptions { no_access: true, ..RuleOptions::default() };
+        let rules = with(&rules, &networks(&["10.0.0.7"]), &hole);
+        let sys = RuleOptions { sec: vec![Flavour::Sys], ..RuleOptions::default() };
+        let rules = with(&rules, &networks(&["10.0.0.7"]), &sys);
+        assert_eq!(transport(&rules[3]), "mtls");
+        assert_eq!(shown(&with(&rules, &[], &xprtsec(Transport::None)))[0], ("none", "sys,none".to_owned()));
     }
 
     #[test]
@@ -470,7 +575,7 @@ mod tests {
         );
         let rules = with(&rules, &networks(&["10.0.0.7"]), &sys);
         assert_eq!(shown(&rules)[2], "10.0.0.7 read-only none");
-        assert_eq!((rules[2].rule.anonymous_uid, rules[2].rule.anonymous_gid), (7, 8));
+        assert_eq!((rules[2].sec.rule.anonymous_uid, rules[2].sec.rule.anonymous_gid), (7, 8));
         // What has a rule of its own keeps it.
         let own =
             with(&rules, &networks(&["10.0.0.7"]), &RuleOptions { squash: Some(Squash::All), ..sys.clone() });
@@ -481,10 +586,9 @@ mod tests {
     #[test]
     fn what_up_says_puts_networks_that_are_treated_alike_together() {
         let mut rules = with(&[], &networks(&["10.0.0.0/8", "::1", "127.0.0.0/8"]), &RuleOptions::default());
-        rules[1].rule.read_only = true;
-        let export = ctl_sec_export { id: 0, path: "/".into(), stored: false, rules };
+        rules[1].sec.rule.read_only = true;
         assert_eq!(
-            lines(&[export]),
+            lines(&[export(rules)]),
             [
                 "/ read-write, root is nobody, to 10.0.0.0/8 127.0.0.0/8",
                 "/ read-only, root is nobody, to ::1"

@@ -9,7 +9,9 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail};
 use sluice_env::Env;
 use sluice_kv::Database;
-use sluice_mds::{Config, Delegations, Limits as Held, Mds, Names, Network, Owners, Rule, Squash, TellNames};
+use sluice_mds::{
+    Config, Delegations, Limits as Held, Mds, Names, Network, Owners, Protection, Rule, Squash, TellNames,
+};
 use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{Keyring, Limits, Listener, Server, Share, Tcp, Tls, Transport};
 use tokio::sync::Notify;
@@ -144,7 +146,8 @@ async fn begin(
     if let Some(Owners { domain, tell, .. }) = &owners {
         tracing::info!(domain, told = ?tell, "clients may name owners by this host's accounts");
     }
-    let config = Config { sealed, kerberos: tickets.is_some(), owners, ..config(&options.tuning) };
+    let (kerberos, protection) = (tickets.is_some(), protection(tls.as_ref()));
+    let config = Config { sealed, kerberos, protection, owners, ..config(&options.tuning) };
     let mds = Mds::start(env.clone(), Arc::clone(transport), db.clone(), config).await?;
     let most = env.process.descriptors().most;
     let limits = limits(memory::limit()).within(most, DESCRIPTORS.min(most / 2));
@@ -154,7 +157,7 @@ async fn begin(
     let server = server.with_gss(tickets.map(|tickets| tickets.gss));
     let server = Arc::new(server);
     tracing::info!(listen = %listener.local_addr(), data = %options.data_dir.display(), "metadata server ready");
-    tell_exports(&mds, options);
+    tell_exports(&mds, options, protection);
     env.spawn.spawn(Box::pin(Arc::clone(&server).serve(listener)));
     Ok((mds, server))
 }
@@ -289,8 +292,19 @@ fn owners(given: Option<&str>, realm: Option<&str>, tell: cli::TellNames) -> Res
 }
 
 /// Says who may mount what: an administrator whose clients are refused looks here first.
-fn tell_exports(mds: &Mds, options: &cli::Mds) {
+fn tell_exports(mds: &Mds, options: &cli::Mds, protection: Protection) {
     let exports = mds.exports();
+    for export in exports.iter().filter(|export| export.wants > protection) {
+        let needed = match export.wants {
+            Protection::Mutual => "--tls-clients",
+            _ => "--tls-certificate and --tls-key",
+        };
+        tracing::error!(
+            path = export.path,
+            needed,
+            "this export wants more of connections (`--xprtsec`) than this server was started to give: these clients are refused"
+        );
+    }
     for export in &exports {
         let networks = export.rules.iter().map(|rule| rule.clients.to_string());
         let all: Vec<String> = networks.chain(export.names.iter().cloned()).collect();
@@ -311,6 +325,15 @@ fn tell_exports(mds: &Mds, options: &cli::Mds) {
     }
     if exports.iter().any(|export| export.path == "/" && export.stored) && !options.tuning.allow.is_empty() {
         tracing::warn!("--allow does nothing: `sluice export set /` has taken its place");
+    }
+}
+
+/// The most that clients' connections can be protected by.
+fn protection(tls: Option<&Tls>) -> Protection {
+    match tls {
+        None => Protection::None,
+        Some(tls) if tls.believes_clients() => Protection::Mutual,
+        Some(_) => Protection::Tls,
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use sluice_xdr::control::ctl_sec_export;
+use sluice_xdr::control::ctl_tls_export;
 use tokio::process::{Child, ChildStdin, Command};
 
 use crate::installation::{self, Installation};
@@ -360,7 +360,7 @@ fn have_stores(dir: &Path, installation: &Installation) -> bool {
     new.all(|number| ds::has_store(&dir.join(format!("ds{number}"))).unwrap_or(false))
 }
 
-fn announce(dir: &Path, options: &cli::Up, data_servers: usize, exports: &[ctl_sec_export]) {
+fn announce(dir: &Path, options: &cli::Up, data_servers: usize, exports: &[ctl_tls_export]) {
     let port = if options.port == 2049 { String::new() } else { format!(",port={}", options.port) };
     say!("Sluice is ready: {data_servers} data servers, data in {}", dir.display());
     say!("  mount:   mount -t nfs -o vers=4.2{port} {}:/ /mnt", host(options.listen));

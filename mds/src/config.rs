@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_namespace::LayoutPolicy;
-use sluice_namespace::stable_storage::{Network, Rule, Squash};
+use sluice_namespace::stable_storage::{Network, Protection, Rule, Squash};
 use sluice_rpc::Keyring;
 use sluice_state::client::ClientsConfig;
 use sluice_state::file::Policy;
@@ -44,6 +44,8 @@ pub struct Config {
     pub root_export: Vec<Rule>,
     /// Callers may come with Kerberos tickets: SECINFO says so where an export takes them.
     pub kerberos: bool,
+    /// The most that clients' connections can be protected by here, as the server in front of this was told.
+    pub protection: Protection,
     /// Hand out layouts. Off, every READ and WRITE goes through the metadata server (for comparison).
     pub layouts: bool,
     /// Delegations that clients may be given.
@@ -144,6 +146,7 @@ impl Default for Config {
             copy_step: 256 << 20,
             root_export: vec![Rule { squash: Squash::None, ..Rule::new(Network::ANY) }],
             kerberos: false,
+            protection: Protection::None,
             layouts: true,
             delegations: Delegations::ReadWrite,
             delegation_quiet: Duration::from_secs(30),

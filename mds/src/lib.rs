@@ -54,5 +54,5 @@ pub use metrics::{
 pub use owners::{Owners, TellNames};
 pub use server::{Mds, StartError};
 pub use sluice_namespace::stable_storage::{
-    BadClients, ClientName, Clients, Flavours, NOBODY, Network, Rule, Squash,
+    BadClients, ClientName, Clients, Flavours, NOBODY, Network, Protection, Rule, Squash,
 };

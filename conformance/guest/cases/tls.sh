@@ -56,6 +56,42 @@ use_layouts() {
 }
 for how in tls mtls none; do use_layouts $how; done
 
+step "exports decide: what one wants is refused to who has less, at once, and its data is under it, too"
+mount_sluice $M xprtsec=none
+mkdir $M/plain $M/secret $M/certified; chmod 777 $M/*
+umount_sluice
+host sluice export remove / --client any >/dev/null
+host sluice export add /plain --client any --squash none >/dev/null
+host sluice export add /secret --client any --squash none --xprtsec tls >/dev/null
+host sluice export add /certified --client any --squash none --xprtsec mtls >/dev/null
+# enters DIR HOW: it is mounted so, and used by layouts, nothing through the metadata server.
+enters() {
+  local before
+  mount -t nfs -o "vers=$VERS,xprtsec=$2" "$SERVER:/$1" $M || fail "/$1 with xprtsec=$2"
+  before=$(proxied)
+  use $M
+  uses_layouts && same "$(proxied)" "$before" "bytes through the metadata server: /$1 with xprtsec=$2"
+  umount_sluice
+}
+# refused DIR HOW
+refused() {
+  local began=$SECONDS
+  if timeout 60 mount -t nfs -o "vers=$VERS,xprtsec=$2" "$SERVER:/$1" $M 2>/tmp/mount.error; then fail "/$1 is mounted with xprtsec=$2"; fi
+  [ $((SECONDS - began)) -lt 20 ] || fail "it took $((SECONDS - began)) s to refuse /$1 with xprtsec=$2"
+  echo "  $(cat /tmp/mount.error)"
+}
+for how in none tls mtls; do enters plain $how; done
+for how in tls mtls; do enters secret $how; done
+enters certified mtls
+refused secret none; refused certified none
+refused certified tls
+mount -t nfs -o "vers=$VERS,xprtsec=none" "$SERVER:/plain" $M
+echo seen >$M/f
+host sluice export set /plain --xprtsec tls >/dev/null
+if timeout 20 touch $M/g 2>/tmp/touch.error; then fail "it writes in clear still"; fi
+grep -q "not permitted" /tmp/touch.error || fail "$(cat /tmp/touch.error)"
+umount_sluice
+
 step "demanded: mounted with tls; in clear nothing is to be had"
 servers require
 use_layouts tls

@@ -214,7 +214,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         name: "tls",
-        shows: "mounted with xprtsec=: offered, demanded, with certificates; data servers under it, too; servers die. It wants tlshd (ktls-utils)",
+        shows: "mounted with xprtsec=: offered, demanded, with certificates; data servers under it, too; exports that want it; servers die. It wants tlshd (ktls-utils)",
         seconds: 400,
         ci: false,
         newest_only: true,

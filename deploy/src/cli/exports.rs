@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use sluice_mds::Clients;
+use sluice_xdr::control::ctl_protection;
 
 use super::{Reach, path};
 
@@ -99,8 +100,12 @@ pub(crate) struct RuleOptions {
     /// Security flavours that clients may come with [sys,none for a new network]
     #[arg(long, value_enum, value_name = "FLAVOUR,...", value_delimiter = ',')]
     pub(crate) sec: Vec<Flavour>,
+    /// What connections of clients need at least: `tls`, or `mtls` with a certificate of the client; `none` takes it back. Of
+    /// several, as in exports(5), the weakest [none for a new network]
+    #[arg(long, value_name = "none:tls:mtls", value_parser = transport)]
+    pub(crate) xprtsec: Option<Transport>,
     /// Nobody gets in from there: a hole in a wider network. `--sec` of `export set` closes it
-    #[arg(long, conflicts_with_all = ["sec", "read_only", "read_write", "squash", "anonymous"])]
+    #[arg(long, conflicts_with_all = ["sec", "xprtsec", "read_only", "read_write", "squash", "anonymous"])]
     pub(crate) no_access: bool,
 }
 
@@ -134,11 +139,66 @@ pub(crate) enum Flavour {
     Krb5p,
 }
 
+/// What protects a connection; each goes beyond those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Transport {
+    None,
+    Tls,
+    Mtls,
+}
+
+impl Transport {
+    pub(crate) fn protection(self) -> ctl_protection {
+        match self {
+            Self::None => ctl_protection::PROTECTION_NONE,
+            Self::Tls => ctl_protection::PROTECTION_TLS,
+            Self::Mtls => ctl_protection::PROTECTION_MUTUAL,
+        }
+    }
+}
+
+/// As exports(5) has it, or with commas as other options of ours.
+fn transport(text: &str) -> Result<Transport, String> {
+    let one = |word: &str| match word {
+        "none" => Ok(Transport::None),
+        "tls" => Ok(Transport::Tls),
+        "mtls" => Ok(Transport::Mtls),
+        _ => {
+            Err(format!("{word:?} protects no connection: none, tls, mtls, or several with a colon between"))
+        }
+    };
+    let all = text.split([':', ',']).map(one).collect::<Result<Vec<_>, _>>()?;
+    // Who comes with more is let in, too.
+    all.into_iter().min().ok_or_else(|| "none, tls or mtls".to_owned())
+}
+
 fn anonymous(text: &str) -> Result<(u32, u32), String> {
     let number =
         |part: &str| part.parse::<u32>().map_err(|_| format!("{part:?} is no number: UID or UID:GID"));
     match text.split_once(':') {
         Some((uid, gid)) => Ok((number(uid)?, number(gid)?)),
         None => number(text).map(|id| (id, id)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_ways_the_weakest_counts_and_others_are_refused() {
+        for (text, meant) in [
+            ("none", Transport::None),
+            ("tls", Transport::Tls),
+            ("mtls", Transport::Mtls),
+            ("mtls:tls", Transport::Tls),
+            ("tls,mtls", Transport::Tls),
+            ("none:tls:mtls", Transport::None),
+        ] {
+            assert_eq!(transport(text), Ok(meant), "{text}");
+        }
+        for text in ["", "TLS", "tls:", "tls mtls", "ssl"] {
+            assert!(transport(text).is_err(), "{text}");
+        }
     }
 }

@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::str;
 
 use bytes::Bytes;
-use sluice_namespace::stable_storage::{Clients, Flavours, Rule, Squash};
+use sluice_namespace::stable_storage::{Clients, Flavours, Protection, Rule, Squash};
 use sluice_xdr::control::*;
 
 use super::Admin;
 use crate::exports::change::{Change, Refusal, Rules, exported};
 use crate::exports::hosts::hosts;
+use crate::exports::protection;
 use crate::exports::rules::Exported;
 
 /// Callers that are shown at most.
@@ -52,6 +53,23 @@ impl Admin {
         })
     }
 
+    /// The same with what is wanted of connections.
+    pub(super) fn tls_exports(&self) -> ADMIN_TLS_EXPORTS_res {
+        let (table, config) = (self.mds.exports.now(), &self.mds.config);
+        let exports = table.ordered().filter(|export| exported(export.row())).map(|export| ctl_tls_export {
+            id: export.row().id,
+            path: path(export),
+            stored: export.row().id != 0 || table.root_is_stored,
+            rules: shown(export, |clients, rule| tls_wire(clients, &rule)),
+        });
+        ADMIN_TLS_EXPORTS_res::CTL_OK(ADMIN_TLS_EXPORTS_resok {
+            version: table.version(),
+            kerberos: config.kerberos,
+            protection: protection::wire(config.protection),
+            exports: exports.collect(),
+        })
+    }
+
     /// A change by a command that knows of no tickets: whoever came with one does so still.
     pub(super) async fn export(&self, args: ADMIN_EXPORT_args, from: SocketAddr) -> ADMIN_EXPORT_res {
         let ADMIN_EXPORT_args { version, action, path, rules } = args;
@@ -59,32 +77,57 @@ impl Admin {
             Ok(rules) => rules,
             Err(why) => return refuse(ctl_status::CTL_ERR_INVAL, why),
         };
-        let table = self.mds.exports.now();
-        let name = path.strip_prefix(b"/").unwrap_or(&path);
-        if let Some(before) = table.ordered().find(|export| export.row().path == name) {
-            let known = shown(before, |clients, rule| (clients, rule.flavours));
-            for rule in &mut rules {
-                let clients = rule.clients.to_string();
-                let Some((_, old)) = known.iter().find(|(old, _)| *old == clients) else { continue };
-                // Where they were all that was taken, that is no change. Who takes the others away means to let nobody in.
-                let (was, is) = (old.sys || old.none, rule.flavours.sys || rule.flavours.none);
-                if was && !is {
-                    continue;
-                }
-                let (krb5, krb5i, krb5p) = (old.krb5, old.krb5i, old.krb5p);
-                rule.flavours = Flavours { krb5, krb5i, krb5p, ..rule.flavours };
+        for (rule, before) in self.with_before(&path, &mut rules) {
+            rule.wants = before.wants;
+            let old = before.flavours;
+            // Where they were all that was taken, that is no change. Who takes the others away means to let nobody in.
+            let (was, is) = (old.sys || old.none, rule.flavours.sys || rule.flavours.none);
+            if was && !is {
+                continue;
             }
+            let (krb5, krb5i, krb5p) = (old.krb5, old.krb5i, old.krb5p);
+            rule.flavours = Flavours { krb5, krb5i, krb5p, ..rule.flavours };
+        }
+        self.change_export((version, action, path), rules, from).await
+    }
+
+    /// One by a command that does not know what may be wanted of connections: what was wanted of these clients is so still.
+    pub(super) async fn sec_export(&self, args: ADMIN_SEC_EXPORT_args, from: SocketAddr) -> ADMIN_EXPORT_res {
+        let ADMIN_SEC_EXPORT_args { version, action, path, rules } = args;
+        let mut rules = match rules.iter().map(sec_rule).collect::<Result<Vec<_>, _>>() {
+            Ok(rules) => rules,
+            Err(why) => return refuse(ctl_status::CTL_ERR_INVAL, why),
+        };
+        for (rule, before) in self.with_before(&path, &mut rules) {
+            rule.wants = before.wants;
         }
         self.change_export((version, action, path), rules, from).await
     }
 
     /// One that says all.
-    pub(super) async fn sec_export(&self, args: ADMIN_SEC_EXPORT_args, from: SocketAddr) -> ADMIN_EXPORT_res {
-        let ADMIN_SEC_EXPORT_args { version, action, path, rules } = args;
-        match rules.iter().map(sec_rule).collect::<Result<Vec<_>, _>>() {
+    pub(super) async fn tls_export(&self, args: ADMIN_TLS_EXPORT_args, from: SocketAddr) -> ADMIN_EXPORT_res {
+        let ADMIN_TLS_EXPORT_args { version, action, path, rules } = args;
+        match rules.iter().map(tls_rule).collect::<Result<Vec<_>, _>>() {
             Ok(rules) => self.change_export((version, action, path), rules, from).await,
             Err(why) => refuse(ctl_status::CTL_ERR_INVAL, why),
         }
+    }
+
+    /// Those of the rules whose clients have one at this path already, with that one.
+    fn with_before<'a>(
+        &self,
+        path: &[u8],
+        rules: &'a mut [Rule<Clients>],
+    ) -> Vec<(&'a mut Rule<Clients>, Rule)> {
+        let table = self.mds.exports.now();
+        let name = path.strip_prefix(b"/").unwrap_or(path);
+        let before = table.ordered().find(|export| export.row().path == name);
+        let known = before.map(|export| shown(export, |clients, rule| (clients, rule))).unwrap_or_default();
+        let before = |rule: &Rule<Clients>| {
+            let clients = rule.clients.to_string();
+            known.iter().find(|(old, _)| *old == clients).map(|(_, old)| *old)
+        };
+        rules.iter_mut().filter_map(|rule| before(rule).map(|old| (rule, old))).collect()
     }
 
     /// What exports have by name, and what is known of it.
@@ -193,6 +236,18 @@ fn sec_wire(clients: String, rule: &Rule) -> ctl_sec_rule {
     ctl_sec_rule { rule: wire(clients, rule), krb5, krb5i, krb5p }
 }
 
+fn tls_wire(clients: String, rule: &Rule) -> ctl_tls_rule {
+    ctl_tls_rule { sec: sec_wire(clients, rule), wants: protection::wire(rule.wants) }
+}
+
+fn tls_rule(wire: &ctl_tls_rule) -> Result<Rule<Clients>, String> {
+    let rule = sec_rule(&wire.sec)?;
+    match protection::from_wire(wire.wants) {
+        Some(wants) => Ok(Rule { wants, ..rule }),
+        None => Err(format!("{}: an unknown protection is wanted: upgrade the server", rule.clients)),
+    }
+}
+
 fn sec_rule(wire: &ctl_sec_rule) -> Result<Rule<Clients>, String> {
     let plain = rule(&wire.rule)?;
     let ctl_sec_rule { krb5, krb5i, krb5p, .. } = *wire;
@@ -235,6 +290,7 @@ fn rule(wire: &ctl_rule) -> Result<Rule<Clients>, String> {
         anonymous_uid: wire.anonymous_uid,
         anonymous_gid: wire.anonymous_gid,
         flavours: Flavours { sys: wire.sys, none: wire.none, ..Flavours::NO_ACCESS },
+        wants: Protection::None,
         clients,
     })
 }

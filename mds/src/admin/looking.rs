@@ -38,8 +38,8 @@ fn only_looks(call: &Call) -> bool {
             true
         }
         ADMIN_GUARDS | ADMIN_LAYOUTS | ADMIN_LOCKS | ADMIN_PROXIED | ADMIN_WHY => true,
-        ADMIN_SERVERS | ADMIN_CLASSES | ADMIN_DOCTOR | ADMIN_EXPORTS | ADMIN_SEC_EXPORTS | ADMIN_NAMES
-        | ADMIN_QUOTAS => true,
+        ADMIN_SERVERS | ADMIN_CLASSES | ADMIN_DOCTOR | ADMIN_EXPORTS | ADMIN_SEC_EXPORTS
+        | ADMIN_TLS_EXPORTS | ADMIN_NAMES | ADMIN_QUOTAS => true,
         ADMIN_KEYS => arguments(call).is_some_and(|args: ADMIN_KEYS_args| !args.rotate),
         ADMIN_BALANCE => arguments(call).is_some_and(|args: ADMIN_BALANCE_args| {
             matches!(args.what, ctl_balance_what::BALANCE_LOOK | ctl_balance_what::BALANCE_PLAN)

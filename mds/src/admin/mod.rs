@@ -68,6 +68,7 @@ impl Program for Admin {
                 ADMIN_ACTIVITY => encode(&self.activity()),
                 ADMIN_EXPORTS => encode(&self.exports()),
                 ADMIN_SEC_EXPORTS => encode(&self.sec_exports()),
+                ADMIN_TLS_EXPORTS => encode(&self.tls_exports()),
                 ADMIN_DOCTOR => encode(&self.doctor().await),
                 ADMIN_PROXIED => encode(&self.proxied()),
                 ADMIN_WHY => answer(&call, async |args| self.why(args).await).await,
@@ -98,6 +99,9 @@ impl Program for Admin {
                 ADMIN_EXPORT => answer(&call, async |args| self.export(args, from(&call)).await).await,
                 ADMIN_SEC_EXPORT => {
                     answer(&call, async |args| self.sec_export(args, from(&call)).await).await
+                }
+                ADMIN_TLS_EXPORT => {
+                    answer(&call, async |args| self.tls_export(args, from(&call)).await).await
                 }
                 ADMIN_NAMES => encode(&self.names()),
                 ADMIN_REFRESH_NAMES => encode(&self.refresh_names().await),

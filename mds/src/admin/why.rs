@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sluice_namespace::stable_storage::Protection;
 use sluice_namespace::{Component, FsError, Inline, Inode, Layout, LayoutPolicy, Shape};
 use sluice_state::client::ClientInfo;
 use sluice_xdr::control::*;
@@ -133,7 +134,8 @@ impl Admin {
         let stripes = info.supports_stripes();
         let is_file = subject.inode.file().is_some();
         let verdict = |write| {
-            let ask = Ask { client: info.id, file: subject.inode.key.fileid, offset: 0, write, stripes };
+            let (file, wants) = (subject.inode.key.fileid, rule.map_or(Protection::None, |rule| rule.wants));
+            let ask = Ask { client: info.id, file, offset: 0, write, stripes, wants };
             let refused = match rule {
                 Some(rule) if write && rule.read_only => Some(crate::layout::reason::Reason::ReadOnlyExport),
                 _ if !is_file => None,

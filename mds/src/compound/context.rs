@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use sluice_env::BoxFuture;
 use sluice_kv::Attempt;
-use sluice_namespace::stable_storage::NOBODY;
+use sluice_namespace::stable_storage::{NOBODY, Protection};
 use sluice_namespace::{Credential, FileHandle, FsError, Inode, InodeKey, LayoutPolicy, Name, Request};
 use sluice_rpc::{Call, Connection};
 use sluice_state::client::Principal;
@@ -21,7 +21,7 @@ use super::record::Recorder;
 use crate::attr;
 use crate::clients::SessionRef;
 use crate::error::state_status;
-use crate::exports::{Origin, Place, Standing, Table, table};
+use crate::exports::{Origin, Place, Standing, Table, protection, table};
 use crate::files::{FileEntry, Moment, file_id};
 use crate::server::Mds;
 
@@ -149,7 +149,8 @@ impl Context {
     pub(crate) fn set_current(&mut self, handle: FileHandle) {
         let judged = self.standing.is_some_and(|standing| standing.export == handle.export);
         if !judged || handle.export == FileHandle::PSEUDO_EXPORT {
-            let standing = self.exports.judge(&handle, &self.from, &self.wire_credential);
+            let caller = (&self.wire_credential, protection::of(&self.connection));
+            let standing = self.exports.judge(&handle, &self.from, caller);
             self.who = match &standing.verdict {
                 Ok(rule) => table::squash(&self.wire_credential, rule),
                 Err(_) => nobody(),
@@ -221,6 +222,12 @@ impl Context {
     pub(crate) fn is_read_only(&self) -> bool {
         self.current.is_some()
             && self.standing.is_some_and(|standing| standing.verdict.is_ok_and(|rule| rule.read_only))
+    }
+
+    /// What the export of the current filehandle wants of this client's connections, to data servers, too.
+    pub(crate) fn wants(&self) -> Protection {
+        let rule = self.standing.and_then(|standing| standing.verdict.ok());
+        rule.filter(|_| self.current.is_some()).map_or(Protection::None, |rule| rule.wants)
     }
 
     /// The current filehandle is of a directory that only leads to exports; its key.

@@ -24,6 +24,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sluice_namespace::stable_storage::Protection;
 use sluice_namespace::{Credential, DataFileId, FileHandle, Inode, Want};
 use sluice_state::stateid::{Other, special};
 use sluice_state::{ClientId, StateId};
@@ -70,6 +71,8 @@ pub(crate) struct Caller {
     pub(crate) client: ClientId,
     pub(crate) from: IpAddr,
     pub(crate) credential: sluice_rpc::Credential,
+    /// What its connection has.
+    pub(crate) over: Protection,
 }
 
 impl Caller {
@@ -78,7 +81,8 @@ impl Caller {
     /// # Errors
     /// ACCESS, STALE, WRONGSEC, ROFS.
     fn judge(&self, mds: &Mds, handle: &FileHandle, write: bool) -> Result<Credential, nfsstat4> {
-        let rule = mds.exports.now().judge(handle, &mds.origin(self.from), &self.credential).verdict?;
+        let caller = (&self.credential, self.over);
+        let rule = mds.exports.now().judge(handle, &mds.origin(self.from), caller).verdict?;
         if write && rule.read_only {
             return Err(nfsstat4::NFS4ERR_ROFS);
         }

@@ -284,8 +284,10 @@ impl Control {
         if store.view().process.is_some_and(|before| before != process) {
             super::epochs::restarted(&self.mds).await?;
         }
+        let protection = super::orders::protection(connection).await;
         let now = self.mds.now();
         store.update(|view| {
+            view.protection = protection;
             // Linux does without a device for two minutes after it could not connect; to one of another name it goes.
             let another = view.process.replace(process) != Some(process);
             if view.addresses != addresses || another || view.lost {

@@ -57,6 +57,6 @@ pub(crate) use orders::{
     Observed, Unseen, can_cut, can_remove, has_hopeless, inventory, is_lost, machine, observe, observe_in,
     remove, scrub, stats, uncuttable,
 };
-pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together};
+pub(crate) use registry::{Placing, Registry, StoreHandle, holder, rights, together, wanted};
 pub(crate) use seek::seek;
 pub(crate) use tide::OlderStore;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_namespace::stable_storage::{Fence, PendingFence};
+use sluice_namespace::stable_storage::{Fence, PendingFence, Protection};
 use sluice_namespace::{DataFile, DataFileId, Inode, Layout, StoreId};
 use sluice_rpc::{CallError, Connection, Credential};
 use sluice_xdr::control::*;
@@ -15,6 +15,7 @@ use sluice_xdr::{Decode, Encode, Reader, Writer};
 use super::StoreHandle;
 use super::control::{wire_fence, wire_keys};
 use super::io;
+use crate::exports::protection;
 use crate::metrics;
 use crate::server::Mds;
 
@@ -78,6 +79,12 @@ pub(super) async fn ping(store: &StoreHandle) -> bool {
 /// Its process and clock.
 pub(crate) async fn machine(store: &StoreHandle) -> Option<ctl_machine> {
     call(store, DS_MACHINE, &(), PING).await
+}
+
+/// The most that it can want of clients' connections. Nothing where it is of a release that does not know the question.
+pub(super) async fn protection(connection: &Connection) -> Protection {
+    let told = call_over::<_, ctl_protection>(connection, DS_PROTECTION, &(), PING).await;
+    told.ok().and_then(protection::from_wire).unwrap_or_default()
 }
 
 /// Data files that it has, behind `after`; or in words why it does not say.

@@ -11,8 +11,8 @@ use parking_lot::{Mutex, RwLock};
 use sluice_env::Env;
 use sluice_kv::{Database, RunLimits};
 use sluice_namespace::stable_storage::{
-    CapabilityEpochs, CapabilityKey, Store, StoreState, capability_epochs, older, put_capability_epochs,
-    stores,
+    CapabilityEpochs, CapabilityKey, Protection, Store, StoreState, capability_epochs, older,
+    put_capability_epochs, stores,
 };
 use sluice_namespace::{Class, DataFileId, FsError, Sequence, StoreId, next_number};
 use sluice_rpc::Connection;
@@ -103,6 +103,8 @@ pub(crate) struct StoreView {
     pub(crate) intent: StoreState,
     /// As its row says.
     pub(crate) class: Option<Class>,
+    /// The most that it can want of clients' connections for a handle.
+    pub(crate) protection: Protection,
     pub(crate) last_heard: Time,
     /// It did not say in time how full it is, and was not heard of since.
     pub(crate) mute: bool,
@@ -467,6 +469,15 @@ pub(crate) fn rights(write: bool, must_exist: bool, sparse: bool) -> Rights {
         rights = rights.or(Rights::SPARSE);
     }
     rights
+}
+
+/// What a handle wants of the connection that it comes over.
+pub(crate) fn wanted(protection: Protection) -> Rights {
+    match protection {
+        Protection::None => Rights::NONE,
+        Protection::Tls => Rights::UNDER_TLS,
+        Protection::Mutual => Rights::UNDER_TLS.or(Rights::CERTIFIED),
+    }
 }
 
 /// The capability keys, made at the very first start, and an epoch for this one.

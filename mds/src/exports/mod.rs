@@ -5,6 +5,7 @@
 //! | `table` | all exports, and what a client may do through each; in memory, replaced as a whole |
 //! | `rules` | which rule of one export holds for whom |
 //! | `peer` | where a caller calls from, and who that is by name |
+//! | `protection` | what protects the connection that a call came over |
 //! | `callers` | finding that out, for rules by name: docs/adr/0042 |
 //! | `hosts` | where hosts are that have rules by name |
 //! | `lookups` | asking the name service of this host |
@@ -16,6 +17,7 @@ pub(crate) mod change;
 pub(crate) mod hosts;
 pub(crate) mod lookups;
 pub(crate) mod peer;
+pub(crate) mod protection;
 pub(crate) mod pseudo;
 pub(crate) mod rules;
 pub(crate) mod table;
@@ -28,7 +30,7 @@ use parking_lot::RwLock;
 pub(crate) use peer::Origin;
 use sluice_env::Env;
 use sluice_kv::{Database, Transaction};
-use sluice_namespace::stable_storage::{self, Export};
+use sluice_namespace::stable_storage::{self, Export, Protection};
 use sluice_namespace::{FileHandle, FsError};
 pub(crate) use table::{Place, Standing, Table};
 
@@ -83,22 +85,29 @@ pub struct ExportSummary {
     pub rules: Vec<stable_storage::Rule>,
     /// The same of rules by name: whom they are for.
     pub names: Vec<String>,
+    /// The most that any of them wants of connections.
+    pub wants: Protection,
 }
 
 impl Mds {
     /// What clients may mount now.
     pub fn exports(&self) -> Vec<ExportSummary> {
         let table = self.exports.now();
-        let one = |export: &Export| ExportSummary {
-            path: format!("/{}", String::from_utf8_lossy(&export.path)),
-            stored: export.id != FileHandle::ROOT_EXPORT || table.root_is_stored,
-            rules: export.rules.iter().filter(|rule| rule.lets_in()).copied().collect(),
-            names: export
-                .named
-                .iter()
-                .filter(|rule| rule.lets_in())
-                .map(|rule| rule.clients.to_string())
-                .collect(),
+        let one = |export: &Export| {
+            let by_network = export.rules.iter().filter(|rule| rule.lets_in()).map(|rule| rule.wants);
+            let by_name = export.named.iter().filter(|rule| rule.lets_in()).map(|rule| rule.wants);
+            ExportSummary {
+                path: format!("/{}", String::from_utf8_lossy(&export.path)),
+                stored: export.id != FileHandle::ROOT_EXPORT || table.root_is_stored,
+                rules: export.rules.iter().filter(|rule| rule.lets_in()).copied().collect(),
+                names: export
+                    .named
+                    .iter()
+                    .filter(|rule| rule.lets_in())
+                    .map(|rule| rule.clients.to_string())
+                    .collect(),
+                wants: by_network.chain(by_name).max().unwrap_or_default(),
+            }
         };
         table.all().map(one).collect()
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_env::Wall;
-use sluice_namespace::stable_storage::{Export, Flavours, NOBODY, Network, Rule, Squash};
+use sluice_namespace::stable_storage::{Export, Flavours, NOBODY, Network, Protection, Rule, Squash};
 use sluice_namespace::{Credential, FileHandle, InodeKey};
 use sluice_rpc::Service;
 use sluice_xdr::nfs4::nfsstat4;
@@ -53,6 +53,7 @@ const PSEUDO: Rule = Rule {
     anonymous_uid: NOBODY,
     anonymous_gid: NOBODY,
     flavours: Flavours::ALL,
+    wants: Protection::None,
 };
 
 impl Table {
@@ -123,12 +124,12 @@ impl Table {
         self.exports.get(&id)?.rule(from, self.version())
     }
 
-    /// What a caller may do with a filehandle.
+    /// What a caller may do with a filehandle. `over`: what his connection has.
     pub(crate) fn judge(
         &self,
         handle: &FileHandle,
         from: &Origin,
-        caller: &sluice_rpc::Credential,
+        (caller, over): (&sluice_rpc::Credential, Protection),
     ) -> Standing {
         let verdict = match handle.export {
             FileHandle::PSEUDO_EXPORT if !self.tree.has(&handle.inode) => Err(nfsstat4::NFS4ERR_STALE),
@@ -139,7 +140,8 @@ impl Table {
             id if !self.exports.contains_key(&id) => Err(nfsstat4::NFS4ERR_STALE),
             id => match self.rule(id, from) {
                 None => Err(nfsstat4::NFS4ERR_ACCESS),
-                Some(rule) if !takes(&rule, caller) => Err(nfsstat4::NFS4ERR_WRONGSEC),
+                // As Linux's server has it, whose clients take it for EPERM, at once.
+                Some(rule) if !takes(&rule, caller) || over < rule.wants => Err(nfsstat4::NFS4ERR_WRONGSEC),
                 Some(rule) => Ok(rule),
             },
         };
@@ -228,7 +230,8 @@ fn is_narrower(before: Option<&Rule>, now: Option<&Rule>) -> bool {
             let read_only = new.read_only && !old.read_only;
             let flavours: [fn(&Flavours) -> bool; 5] =
                 [|has| has.sys, |has| has.none, |has| has.krb5, |has| has.krb5i, |has| has.krb5p];
-            read_only || flavours.into_iter().any(loses) || takes_names_away(old, new)
+            let protection = new.wants > old.wants;
+            read_only || protection || flavours.into_iter().any(loses) || takes_names_away(old, new)
         }
     }
 }
@@ -312,7 +315,7 @@ mod tests {
 
     fn status(table: &Table, id: u32, from: &str) -> Result<bool, nfsstat4> {
         let handle = FileHandle { export: id, inode: key(1) };
-        let standing = table.judge(&handle, &ip(from), &Caller::Sys(AuthSys::root("h")));
+        let standing = table.judge(&handle, &ip(from), (&Caller::Sys(AuthSys::root("h")), Protection::None));
         standing.verdict.map(|rule| rule.read_only)
     }
 
@@ -381,7 +384,7 @@ mod tests {
         let only_sys = Rule { flavours: Flavours { sys: true, ..Flavours::NO_ACCESS }, ..rule("any", false) };
         let table = table(vec![export(1, "a", &[only_sys])], &[]);
         let handle = FileHandle { export: 1, inode: key(1) };
-        let verdict = table.judge(&handle, &ip("::1"), &Caller::None).verdict;
+        let verdict = table.judge(&handle, &ip("::1"), (&Caller::None, Protection::None)).verdict;
         assert!(matches!(verdict, Err(nfsstat4::NFS4ERR_WRONGSEC)));
         let user = |uid, gid| Caller::Sys(AuthSys { uid, gid, gids: vec![0, 7], ..AuthSys::root("h") });
         let as_whom = |caller: &Caller, squash_| squash(caller, &Rule { squash: squash_, ..only_sys });
@@ -407,7 +410,8 @@ mod tests {
         let sealed = Rule { flavours: Flavours { krb5p: true, ..Flavours::NO_ACCESS }, ..rule("any", false) };
         let table = table(vec![export(1, "a", &[sealed])], &[]);
         let handle = FileHandle { export: 1, inode: key(1) };
-        let is_good = |caller: &Caller| table.judge(&handle, &ip("::1"), caller).verdict.is_ok();
+        let is_good =
+            |caller: &Caller| table.judge(&handle, &ip("::1"), (caller, Protection::None)).verdict.is_ok();
         let services = [Service::None, Service::Integrity, Service::Privacy];
         assert_eq!(services.map(|service| is_good(&by(service, Some(alice.clone())))), [false, false, true]);
         assert!(!is_good(&Caller::Sys(alice.clone())));

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sluice_namespace::{DataFile, FileId, Inode, Layout};
+use sluice_namespace::stable_storage::Protection;
+use sluice_namespace::{DataFile, FileId, Inode, Layout, StoreId};
 use sluice_state::ClientId;
 use sluice_xdr::Capability;
 
@@ -11,7 +12,7 @@ use super::device;
 use super::flexfiles::{self, Holder, Mirrors, Named, Segment};
 use super::reason::Reason;
 use super::reports::Subject;
-use crate::dsctl::{holder, rights};
+use crate::dsctl::{StoreHandle, holder, rights, wanted};
 use crate::server::Mds;
 
 /// Who asks for what.
@@ -23,6 +24,8 @@ pub(crate) struct Ask {
     pub(crate) write: bool,
     /// The client takes striped layouts.
     pub(crate) stripes: bool,
+    /// Of the client's connections to data servers.
+    pub(crate) wants: Protection,
 }
 
 /// One layout of flexible files.
@@ -75,6 +78,9 @@ pub(crate) fn explain(mds: &Mds, inode: &Inode, ask: &Ask) -> Result<(), Reason>
     if ask.write && mds.heals.is_busy(ask.file) {
         return Err(Reason::Healing);
     }
+    if let Some(store) = all_in_clear(mds, ask.wants) {
+        return Err(Reason::InClear(store));
+    }
     let Some(layout) = inode.layout() else {
         // Placed when it is first asked for.
         return if super::candidates(mds).list.is_empty() { Err(Reason::NoPlace) } else { Ok(()) };
@@ -103,6 +109,11 @@ fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Resul
         return Err(Reason::HandlesRefused);
     }
     let used = || segment.data_files().filter(|file| !file.stale);
+    if ask.wants != Protection::None
+        && let Some(file) = used().find(|file| serves(mds, file) && !protects(mds, file, ask.wants))
+    {
+        return Err(Reason::InClear(file.store));
+    }
     let failed = || {
         let failed = |subject| mds.reports.finding(now, ask.client, subject).failed;
         used().map(|file| file.store).find_map(|store| {
@@ -165,6 +176,22 @@ fn serves(mds: &Mds, file: &DataFile) -> bool {
     mds.data_servers.get(file.store).is_some_and(|store| store.serves())
 }
 
+/// One of the data servers, if none that serves can hold what is wanted of connections.
+pub(crate) fn all_in_clear(mds: &Mds, wants: Protection) -> Option<StoreId> {
+    if wants == Protection::None {
+        return None;
+    }
+    let mut serving = mds.data_servers.all();
+    serving.retain(|store| store.serves());
+    let holds = |store: &Arc<StoreHandle>| store.update(|view| view.protection) >= wants;
+    serving.first().filter(|_| !serving.iter().any(holds)).map(|store| store.id)
+}
+
+/// Whether a data server refuses who is not as protected as that.
+fn protects(mds: &Mds, file: &DataFile, wants: Protection) -> bool {
+    mds.data_servers.get(file.store).is_some_and(|store| store.update(|view| view.protection) >= wants)
+}
+
 fn writable(mds: &Mds, file: &DataFile) -> bool {
     mds.data_servers.get(file.store).is_some_and(|store| store.takes_writes())
 }
@@ -173,7 +200,7 @@ fn name(mds: &Mds, layout: &Layout, file: &DataFile, ask: &Ask) -> Option<Named>
     let store = mds.data_servers.get(file.store)?;
     let capability = Capability {
         // Any data file may end before its file does: a size is set without it.
-        rights: rights(ask.write, file.materialised, true),
+        rights: rights(ask.write, file.materialised, true).or(wanted(ask.wants)),
         store: file.store.0,
         data_file: layout.id.0,
         slot: file.slot,

@@ -18,6 +18,8 @@ pub(crate) enum Reason {
     ReadOnlyExport,
     /// Its calls are sealed (krb5i, krb5p) on a connection in clear: what it would write to data servers and read there would not be.
     Sealed,
+    /// The export wants TLS, and a data server that is needed cannot ask for it, or not for a certificate.
+    InClear(StoreId),
     /// The client has the file open through another export.
     OtherExport,
     /// Another mount of the same host has the layout, and one of the two writes.
@@ -82,6 +84,7 @@ impl Reason {
             Self::Off => "layouts-off",
             Self::ReadOnlyExport => "read-only-export",
             Self::Sealed => "sealed",
+            Self::InClear(_) => "data-server-in-clear",
             Self::OtherExport => "other-export",
             Self::OtherMount => "other-mount",
             Self::Away(_) => "data-server-away",
@@ -109,6 +112,7 @@ impl Reason {
     pub(crate) fn store(self) -> Option<StoreId> {
         match self {
             Self::Away(store)
+            | Self::InClear(store)
             | Self::ReadOnly(store)
             | Self::Full(store)
             | Self::Unreachable(store)

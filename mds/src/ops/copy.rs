@@ -14,6 +14,7 @@ use crate::compound::{Context, OpError, OpResult};
 use crate::copies::step::{Commit, Step, step};
 use crate::copies::{Caller, End, job};
 use crate::error::state_status;
+use crate::exports::protection;
 use crate::layout::settle;
 
 pub(crate) async fn copy(cx: &mut Context, args: COPY4args) -> OpResult<COPY4res> {
@@ -77,8 +78,12 @@ pub(super) async fn ends(
     (source, source_offset): (&stateid4, u64),
     (target, offset): (&stateid4, u64),
 ) -> Result<(Caller, End, End), OpError> {
-    let caller =
-        Caller { client: cx.client()?, from: cx.from.address, credential: cx.wire_credential.clone() };
+    let caller = Caller {
+        client: cx.client()?,
+        from: cx.from.address,
+        credential: cx.wire_credential.clone(),
+        over: protection::of(&cx.connection),
+    };
     let source = End { handle: cx.saved()?, stateid: saved_stateid(cx, source)?, offset: source_offset };
     let target = End { handle: cx.current()?, stateid: cx.stateid(target)?, offset };
     // The gate has judged the current filehandle alone.

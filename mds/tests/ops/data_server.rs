@@ -80,6 +80,8 @@ struct State {
     crowded: usize,
     /// How long it takes to remove data files.
     slow: Duration,
+    /// What clients can have there; `None`: it is of a release that does not know the question.
+    protection: Option<ctl_protection>,
 }
 
 impl State {
@@ -209,6 +211,11 @@ impl DataServer {
     /// Answers orders to copy that come from now on with an I/O error, or no longer.
     pub fn set_fails(&self, fails: bool) {
         self.state.lock().fails = fails;
+    }
+
+    /// What clients can have there, from its next registration on.
+    pub fn set_protection(&self, protection: ctl_protection) {
+        self.state.lock().protection = Some(protection);
     }
 
     /// Registers as a process that was started again.
@@ -391,6 +398,10 @@ impl DataServer {
                     Tells::Never => Reply::Drop,
                 }
             }
+            DS_PROTECTION => match state.protection {
+                Some(protection) => success(&protection),
+                None => Reply::ProcUnavail,
+            },
             // It is of the release before.
             DS_DIGEST => Reply::ProcUnavail,
             DS_MACHINE => {

@@ -20,7 +20,7 @@ use sluice_mds::{Config, Mds};
 use sluice_namespace::LayoutPolicy;
 use sluice_rpc::{
     AuthSys, Call, Client as Dialler, ClusterKey, Connection, Credential, GssCaller, Limits, Program, Reply,
-    Server, Service, SimConfig, SimNet,
+    Server, Service, SimConfig, SimNet, Tls,
 };
 use sluice_xdr::nfs4::*;
 use sluice_xdr::{from_bytes, to_frame};
@@ -40,6 +40,8 @@ pub struct World {
     pub db: Database,
     pub key: ClusterKey,
     pub addr: SocketAddr,
+    /// What it speaks with clients that ask for TLS, from its next start on.
+    pub tls: Option<Tls>,
     /// For what is not told over the network.
     pub mds: Arc<Mds>,
     server: Arc<Server>,
@@ -83,8 +85,8 @@ impl World {
         let db = Database::fresh(env.clone()).await.unwrap();
         let key = ClusterKey::generate(&env);
         let addr = SocketAddr::new(net.ip(MDS), 2049);
-        let (mds, server) = serve(&env, &net, &db, &key, &config, addr).await;
-        Self { env, net, config, db, key, addr, mds, server, data_servers: Vec::new() }
+        let (mds, server) = serve(&env, &net, &db, &key, (&config, None), addr).await;
+        Self { env, net, config, db, key, addr, tls: None, mds, server, data_servers: Vec::new() }
     }
 
     /// kill -9 and a new start on what was committed. Connections break.
@@ -92,8 +94,8 @@ impl World {
         self.server.shutdown(Duration::ZERO).await;
         self.net.crash(MDS);
         self.db = self.db.crash().unwrap();
-        (self.mds, self.server) =
-            serve(&self.env, &self.net, &self.db, &self.key, &self.config, self.addr).await;
+        let how = (&self.config, self.tls.clone());
+        (self.mds, self.server) = serve(&self.env, &self.net, &self.db, &self.key, how, self.addr).await;
         for data_server in &self.data_servers {
             data_server.registered(&self.env).await;
         }
@@ -172,14 +174,15 @@ async fn serve(
     net: &SimNet,
     db: &Database,
     key: &ClusterKey,
-    config: &Config,
+    (config, tls): (&Config, Option<Tls>),
     addr: SocketAddr,
 ) -> (Arc<Mds>, Arc<Server>) {
     let mds = Mds::start(env.clone(), net.host(MDS), db.clone(), config.clone()).await.unwrap();
     let programs = mds.plain_programs().into_iter().map(Ticketed::around).collect();
     let server = Server::new(env.clone(), net.host(MDS), Limits::default(), programs)
         .with_secure(key.clone(), mds.secure_programs())
-        .with_monitors(mds.monitor_programs());
+        .with_monitors(mds.monitor_programs())
+        .with_tls(tls);
     let server = Arc::new(server);
     let listener = server.listen(addr).await.unwrap();
     let serving = Arc::clone(&server).serve(listener);

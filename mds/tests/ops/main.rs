@@ -57,6 +57,7 @@ mod open;
 mod owners;
 mod persistence;
 mod pressure;
+mod protection;
 mod quota;
 mod quota_book;
 mod quota_races;

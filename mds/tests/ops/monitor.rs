@@ -55,6 +55,7 @@ fn a_monitoring_key_lets_its_holder_look_and_nothing_else() {
             ADMIN_ACTIVITY,
             ADMIN_EXPORTS,
             ADMIN_SEC_EXPORTS,
+            ADMIN_TLS_EXPORTS,
             ADMIN_NAMES,
             ADMIN_PROXIED,
             ADMIN_WHY,

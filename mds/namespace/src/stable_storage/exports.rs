@@ -170,6 +170,37 @@ impl Flavours {
     }
 }
 
+/// What protects a connection, or has to; each goes beyond those before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protection {
+    /// Nothing, or anything.
+    #[default]
+    None,
+    /// TLS (RFC 9289).
+    Tls,
+    /// TLS, and the client has shown a certificate of an authority that this server trusts.
+    Mutual,
+}
+
+impl Protection {
+    fn number(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Tls => 1,
+            Self::Mutual => 2,
+        }
+    }
+
+    fn decode(r: &mut Reader) -> Result<Self, FsError> {
+        match r.u8()? {
+            0 => Ok(Self::None),
+            1 => Ok(Self::Tls),
+            2 => Ok(Self::Mutual),
+            _ => Err(r.corrupt()),
+        }
+    }
+}
+
 /// What some clients may do: those of a network, or of a name ([`ClientName`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule<C = Network> {
@@ -179,6 +210,8 @@ pub struct Rule<C = Network> {
     pub anonymous_uid: u32,
     pub anonymous_gid: u32,
     pub flavours: Flavours,
+    /// What their connections need at least.
+    pub wants: Protection,
 }
 
 /// uid and gid of nobody, by custom.
@@ -194,13 +227,14 @@ impl<C> Rule<C> {
             anonymous_uid: NOBODY,
             anonymous_gid: NOBODY,
             flavours: Flavours::PLAIN,
+            wants: Protection::None,
         }
     }
 
     /// The same for others.
     pub fn of<D>(&self, clients: D) -> Rule<D> {
-        let Self { read_only, squash, anonymous_uid, anonymous_gid, flavours, .. } = *self;
-        Rule { clients, read_only, squash, anonymous_uid, anonymous_gid, flavours }
+        let Self { read_only, squash, anonymous_uid, anonymous_gid, flavours, wants, .. } = *self;
+        Rule { clients, read_only, squash, anonymous_uid, anonymous_gid, flavours, wants }
     }
 
     /// Not where no flavour is good: a hole in a wider network.
@@ -233,6 +267,7 @@ impl<C> Rule<C> {
             anonymous_uid: r.u32()?,
             anonymous_gid: r.u32()?,
             flavours: Flavours { sys: r.bool()?, none: r.bool()?, ..Flavours::NO_ACCESS },
+            wants: Protection::None,
         })
     }
 }
@@ -267,7 +302,7 @@ pub struct Export {
 
 impl Row for Export {
     const WHAT: &'static str = "export row";
-    const SCHEMA: u8 = WITH_NAMES;
+    const SCHEMA: u8 = WITH_PROTECTION;
     fn encode(&self, w: &mut Writer) {
         w.u32(self.id).bytes(&self.path);
         self.root.encode(w);
@@ -285,6 +320,9 @@ impl Row for Export {
                 w.u8(rule.flavours.tickets());
             });
         }
+        if self.schema() >= WITH_PROTECTION {
+            self.wanted().for_each(|wants| _ = w.u8(wants.number()));
+        }
     }
     fn decode(r: &mut Reader) -> Result<Self, FsError> {
         Ok(Self {
@@ -298,6 +336,7 @@ impl Row for Export {
 
     fn schema(&self) -> u8 {
         match self {
+            _ if self.wanted().any(|wants| wants != Protection::None) => WITH_PROTECTION,
             Self { named, .. } if !named.is_empty() => WITH_NAMES,
             Self { rules, .. } if rules.iter().any(|rule| rule.flavours.has_tickets()) => WITH_TICKETS,
             _ => PLAIN,
@@ -316,6 +355,14 @@ impl Row for Export {
                 Ok(Rule { flavours: rule.flavours.with_tickets(r.u8()?), ..rule })
             })?;
         }
+        if schema >= WITH_PROTECTION {
+            for rule in &mut self.rules {
+                rule.wants = Protection::decode(r)?;
+            }
+            for rule in &mut self.named {
+                rule.wants = Protection::decode(r)?;
+            }
+        }
         Ok(())
     }
 }
@@ -327,11 +374,18 @@ const WITH_TICKETS: u8 = 2;
 /// One of them is by name: a release that knows none would lock these clients out, or let in whom they are locked out of, and
 /// refuses the store instead.
 const WITH_NAMES: u8 = 3;
+/// One of them wants TLS: a release that does not know that would let clients in without, and refuses the store instead.
+const WITH_PROTECTION: u8 = 4;
 
 impl Export {
     /// Bytes of its row: what the store takes of one value ends at 100,000.
     pub fn size(&self) -> usize {
         self.to_bytes().len()
+    }
+
+    /// What its rules want of connections: those of networks, then those by name.
+    fn wanted(&self) -> impl Iterator<Item = Protection> {
+        self.rules.iter().map(|rule| rule.wants).chain(self.named.iter().map(|rule| rule.wants))
     }
 }
 
@@ -387,12 +441,26 @@ mod tests {
             Rule { flavours: Flavours { krb5p: true, ..Flavours::NO_ACCESS }, ..named("*.x", &[]) },
             named("@trusted", &[]),
         ]);
-        for (row, schema) in [(&plain, 1), (&tickets, 2), (&names, 3)] {
+        let wants = |wants, row: &Export| {
+            let mut row = row.clone();
+            row.rules.iter_mut().for_each(|rule| rule.wants = wants);
+            row.named.iter_mut().take(2).for_each(|rule| rule.wants = wants);
+            row
+        };
+        let (tls, mutual) = (wants(Protection::Tls, &plain), wants(Protection::Mutual, &names));
+        let only_named = Export { rules: Vec::new(), ..mutual.clone() };
+        for (row, schema) in
+            [(&plain, 1), (&tickets, 2), (&names, 3), (&tls, 4), (&mutual, 4), (&only_named, 4)]
+        {
             let bytes = row.to_bytes();
             assert_eq!((bytes[0], Export::from_bytes(bytes).unwrap()), (schema, row.clone()));
         }
         // As the releases before names and tickets wrote it.
         assert_eq!(plain.to_bytes().len() + 1, tickets.to_bytes().len());
+        assert_eq!(wants(Protection::None, &names).to_bytes(), names.to_bytes());
+        let mut unknown = tls.to_bytes().to_vec();
+        *unknown.last_mut().unwrap() = 3;
+        assert!(Export::from_bytes(unknown.into()).is_err());
         for name in [&b"client7.x"[..], b"trusted"] {
             let mut corrupt = names.to_bytes().to_vec();
             let at = corrupt.windows(name.len()).position(|part| part == name).unwrap();

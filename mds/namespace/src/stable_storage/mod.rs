@@ -31,7 +31,8 @@ pub use drains::{Drain, cancel_drain, drain, drains, put_drain, remove_store};
 pub use dumped::{Dumped, dumped, put_dumped};
 pub use epoch::{MdsEpoch, check_epoch, epoch, epoch_guard, take_epoch};
 pub use exports::{
-    BadNetwork, Export, Flavours, NOBODY, Network, Rule, Squash, clear_export, export, exports, put_export,
+    BadNetwork, Export, Flavours, NOBODY, Network, Protection, Rule, Squash, clear_export, export, exports,
+    put_export,
 };
 pub use older::{Older, older, put_older};
 pub use stores::{
