@@ -169,6 +169,11 @@ impl Context {
         self.known = None;
     }
 
+    /// The call's connection is protected by less than the current filehandle's export wants.
+    pub(super) fn is_exposed(&self) -> bool {
+        self.standing.as_ref().is_some_and(|standing| standing.exposed)
+    }
+
     /// As [`Context::set_current`], with the inode as this operation sees it, in the same export.
     pub(crate) fn set_current_known(&mut self, inode: Inode) {
         let export = self.export();

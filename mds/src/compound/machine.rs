@@ -13,6 +13,10 @@ impl Context {
     /// Whether an operation runs though the caller's flavour is not good there. `reader` stands before it or right behind it, with
     /// `left` operations from there on.
     pub(super) fn is_excused(&mut self, row: &Row, reader: &Reader, left: u32) -> bool {
+        // It was promised nothing of connections (ADR 0045).
+        if self.is_exposed() {
+            return false;
+        }
         let Some(allowed) = self.allowed_as_machine() else { return false };
         if allowed.has(row.op.0) {
             return true;

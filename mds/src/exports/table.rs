@@ -34,6 +34,8 @@ pub(crate) struct Standing {
     pub(crate) export: u32,
     /// The rule that holds for its address, or how it is refused.
     pub(crate) verdict: Result<Rule, nfsstat4>,
+    /// Its connection is protected by less than the rule wants.
+    pub(crate) exposed: bool,
 }
 
 /// Where a name in a directory that only leads to exports leads.
@@ -131,6 +133,7 @@ impl Table {
         from: &Origin,
         (caller, over): (&sluice_rpc::Credential, Protection),
     ) -> Standing {
+        let mut exposed = false;
         let verdict = match handle.export {
             FileHandle::PSEUDO_EXPORT if !self.tree.has(&handle.inode) => Err(nfsstat4::NFS4ERR_STALE),
             FileHandle::PSEUDO_EXPORT if !self.leads_somewhere(&handle.inode, from) => {
@@ -141,11 +144,13 @@ impl Table {
             id => match self.rule(id, from) {
                 None => Err(nfsstat4::NFS4ERR_ACCESS),
                 // As Linux's server has it, whose clients take it for EPERM, at once.
-                Some(rule) if !takes(&rule, caller) || over < rule.wants => Err(nfsstat4::NFS4ERR_WRONGSEC),
-                Some(rule) => Ok(rule),
+                Some(rule) => {
+                    exposed = over < rule.wants;
+                    if exposed || !takes(&rule, caller) { Err(nfsstat4::NFS4ERR_WRONGSEC) } else { Ok(rule) }
+                }
             },
         };
-        Standing { export: handle.export, verdict }
+        Standing { export: handle.export, verdict, exposed }
     }
 
     /// Where a client begins: the root of the file system if it may use it, else what leads to what it may use.

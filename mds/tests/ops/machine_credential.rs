@@ -1,7 +1,7 @@
 //! SP4_MACH_CRED: clients that their machines have put under their own tickets. RFC 8881 §2.10.8.3, §18.35.
 
 use sluice_kv::RunLimits;
-use sluice_mds::Config;
+use sluice_mds::{Config, Protection};
 use sluice_namespace::FsError;
 use sluice_namespace::stable_storage::{ClientGuard, clear_client_guard, client_guards, put_client_guard};
 use sluice_rpc::Service;
@@ -12,6 +12,7 @@ use crate::admin::{ask, evict};
 use crate::exports::rule;
 use crate::harness::*;
 use crate::layout_recall;
+use crate::protection::set;
 use crate::tickets::{put, tickets};
 
 const HOST: &str = "host/a@TEST";
@@ -259,6 +260,31 @@ fn a_machine_gives_back_what_its_users_have_where_its_flavour_is_not_good() {
         let nfs_resop4::OP_OPEN_DOWNGRADE(OPEN_DOWNGRADE4res::NFS4_OK(down)) = &results[2] else { panic!() };
         client.ok(vec![putfh(&fh), look.clone(), close(down.open_stateid), look]).await;
         assert_eq!(client.tested(&[open]).await, [nfsstat4::NFS4ERR_BAD_STATEID]);
+    });
+}
+
+/// It was told of flavours that it may give back without a good one, and not in clear what is for TLS.
+#[test]
+fn a_machine_gives_nothing_back_in_clear_where_an_export_wants_tls() {
+    let config = Config { kerberos: true, protection: Protection::Tls, ..at_data_servers() };
+    simulate_with(10, config, async |world: World| {
+        let mut client = protected(&world).await;
+        takes_tickets(&world).await.mkdir("/", "d").await;
+        let closed = ctl_rule { sys: false, none: false, ..rule("any") };
+        let sec = tickets(closed, [false, false, true]);
+        put(&world, ctl_export_action::EXPORT_ADD, "/d", sec.clone()).await;
+        let as_machine = client.raw.clone();
+        client.raw = alice(as_machine.clone(), Service::Privacy);
+        let opens =
+            [walk("/d"), vec![open_create("f", b"owner", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0)]];
+        let (fh, open) = opened(&client.ok([opens.concat(), vec![getfh()]].concat()).await);
+        client.raw = as_machine;
+        let closes = vec![putfh(&fh), getattr(&[FATTR4_SIZE]), close(open)];
+        let wants = |wants| [ctl_tls_rule { sec: sec.clone(), wants }];
+        set(&world, "/d", &wants(ctl_protection::PROTECTION_TLS)).await;
+        assert_eq!(client.status(closes.clone()).await, nfsstat4::NFS4ERR_WRONGSEC);
+        set(&world, "/d", &wants(ctl_protection::PROTECTION_NONE)).await;
+        client.ok(closes).await;
     });
 }
 

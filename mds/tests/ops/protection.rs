@@ -119,7 +119,7 @@ async fn add(world: &World, path: &str, rules: &[ctl_tls_rule]) {
     change(world, ctl_export_action::EXPORT_ADD, path, rules).await;
 }
 
-async fn set(world: &World, path: &str, rules: &[ctl_tls_rule]) -> u32 {
+pub async fn set(world: &World, path: &str, rules: &[ctl_tls_rule]) -> u32 {
     change(world, ctl_export_action::EXPORT_SET, path, rules).await
 }
 
