@@ -400,7 +400,11 @@ impl Clients {
         client.reclaiming = true;
         // What was taken from it before the restart it has not reclaimed.
         let forfeits = client.forfeits_now;
-        Ok(vec![Effect::PersistClient(ClientRow { reclaimed_in: epoch, forfeits, ..client.row.clone() })])
+        Ok(vec![Effect::PersistClient(Box::new(ClientRow {
+            reclaimed_in: epoch,
+            forfeits,
+            ..client.row.clone()
+        }))])
     }
 
     /// The effects of [`Self::reclaim_complete`] are durable: the client may take new state, and grace
@@ -430,7 +434,7 @@ impl Clients {
         }
         client.creating = true;
         let forfeits = client.row.forfeits.max(client.forfeits_now).max(what);
-        Ok(vec![Effect::PersistClient(ClientRow { forfeits, ..client.row.clone() })])
+        Ok(vec![Effect::PersistClient(Box::new(ClientRow { forfeits, ..client.row.clone() }))])
     }
 
     /// The effects are durable (`committed`), or certainly are not: then it begins anew.
@@ -464,7 +468,7 @@ impl Clients {
         // What it has yet to hear of the incarnation before stays.
         let heard = client.shared.reclaim_complete();
         let forfeits = if heard { Forfeit::Nothing } else { client.row.forfeits };
-        vec![Effect::PersistClient(ClientRow { forfeits, ..client.row.clone() })]
+        vec![Effect::PersistClient(Box::new(ClientRow { forfeits, ..client.row.clone() }))]
     }
 
     /// See [`Self::forget_revoked`]. They may have been made durable (`gone`), or certainly were (`committed`): what is

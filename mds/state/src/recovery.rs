@@ -93,7 +93,7 @@ pub struct ServerRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Write the row.
-    PersistClient(ClientRow),
+    PersistClient(Box<ClientRow>),
     /// Delete the client's row. §8.4.3, first edge condition: durable *before* any state that the
     /// client held is given to somebody else, or the client could reclaim it after a restart.
     ForgetClient(ClientId),

@@ -177,7 +177,7 @@ impl World {
             memory |= !effect.is_durable();
             match effect {
                 Effect::PersistClient(row) => {
-                    self.store.clients.insert(row.id, row);
+                    self.store.clients.insert(row.id, *row);
                 }
                 Effect::ForgetClient(id) => {
                     self.store.clients.remove(&id);

@@ -254,7 +254,7 @@ impl Clients {
             effects.push(Effect::ForgetClient(absent.row.id));
         }
         let replaced = self.end_older(args.client, &mut effects)?;
-        effects.push(Effect::PersistClient(row.clone()));
+        effects.push(Effect::PersistClient(Box::new(row.clone())));
         if session.persist {
             effects.push(Effect::PersistSession(Box::new(session.clone())));
         }

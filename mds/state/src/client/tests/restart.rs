@@ -15,7 +15,7 @@ fn rows() -> (ClientRow, SessionRow) {
     w.t.finish_create_session(w.now, p, true).unwrap();
     let effects = w.t.reclaim_complete(r.client, false).unwrap();
     let [Effect::PersistClient(row)] = &effects[..] else { panic!("{effects:?}") };
-    (row.clone(), *session)
+    ((**row).clone(), *session)
 }
 
 fn with_session(row: &ClientRow) -> Vec<RestoredClient> {
@@ -168,7 +168,7 @@ fn a_second_crash_before_grace_ended() {
     let (row, _) = rows();
     let (mut t, _) = boot(2, 1, with_session(&row));
     let done = match &t.reclaim_complete(row.id, false).unwrap()[..] {
-        [Effect::PersistClient(r)] => r.clone(),
+        [Effect::PersistClient(r)] => (**r).clone(),
         other => panic!("{other:?}"),
     };
     for row in [row, done] {
