@@ -265,11 +265,15 @@ impl<Q: Question> Answers<Q> {
         }
         let all = async {
             for some in unknown.chunks(PENDING_OF_ONE / 2) {
-                let asked: Vec<Asking<Q>> =
-                    some.iter().filter_map(|about| self.ask(env, from, about)).collect();
-                for Asking { mut over, .. } in asked {
-                    // It never says anything more: it ends.
-                    drop(over.changed().await);
+                let ask = |about| Some((about, self.ask(env, from, about)?));
+                let asked: Vec<(&Q, Asking<Q>)> = some.iter().filter_map(ask).collect();
+                for (about, Asking { mut over, since }) in asked {
+                    let now = env.clock.now();
+                    // Not each of many calls for something that a directory service does not tell: from when it was asked for.
+                    let left = self.lag(now, about, since).unwrap_or_else(|| (since + patience).since(now));
+                    if !left.is_zero() {
+                        let _late = env.clock.timeout(left, over.changed()).await;
+                    }
                 }
             }
         };
@@ -306,12 +310,7 @@ impl<Q: Question> Answers<Q> {
     async fn answer(self: &Arc<Self>, env: &Env, from: IpAddr, about: &Q) -> Result<Told<Q>, Unknown> {
         if let Some(Asking { mut over, since }) = self.ask(env, from, about) {
             let now = env.clock.now();
-            // Each of many calls would wait for a directory service that is away.
-            let patience = if matches!(self.usable(now, about), Some(Some(_))) {
-                (since + LAG).since(now)
-            } else {
-                PATIENCE
-            };
+            let patience = self.lag(now, about, since).unwrap_or(PATIENCE);
             if !patience.is_zero() {
                 // It never says anything more: it ends.
                 drop(env.clock.timeout(patience, over.changed()).await);
@@ -321,6 +320,12 @@ impl<Q: Question> Answers<Q> {
             }
         }
         self.usable(env.clock.now(), about).ok_or(Unknown)
+    }
+
+    /// How long to wait for an answer about that of which one is known that can be used, and of which this host was asked then: each of
+    /// many calls would wait for a directory service that is away.
+    fn lag(&self, now: Monotonic, about: &Q, since: Monotonic) -> Option<Duration> {
+        self.last(now, about).map(|_| (since + LAG).since(now))
     }
 
     /// What was said last, if that can be used while nothing newer is said.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use sluice_env::Wall;
+use sluice_env::{BoxFuture, Wall};
 use sluice_kv::{Database, RunLimits, Transaction};
 use sluice_namespace::FsError;
 use sluice_namespace::stable_storage::{
@@ -65,8 +65,29 @@ pub(super) async fn load(
             break;
         }
     }
-    load_hosts(db, guard, &mut found).await?;
-    load_guards(db, guard, &mut found).await?;
+    load_beside(
+        db,
+        guard,
+        &mut found,
+        |txn, after| Box::pin(client_hosts(txn, after, PAGE)),
+        |of: &ClientHost| of.client,
+        |row, of| row.host = Some(of.host),
+        clear_client_host,
+    )
+    .await?;
+    load_beside(
+        db,
+        guard,
+        &mut found,
+        |txn, after| Box::pin(client_guards(txn, after, PAGE)),
+        |of: &ClientGuard| of.client,
+        |row, of| {
+            let (enforced, allowed) = (Operations(of.enforced), Operations(of.allowed));
+            row.protection = Some(Protection { enforced, allowed });
+        },
+        clear_client_guard,
+    )
+    .await?;
     let mut sessions = load_sessions(db).await?;
     load_replies(db, guard, &mut sessions).await?;
     // Both are in the order of client IDs.
@@ -80,66 +101,32 @@ pub(super) async fn load(
     Ok((ServerRow { grace_ended_in: BootEpoch(row.grace_ended_in) }, found))
 }
 
-/// From where clients were established, `found` in the order of their IDs.
-async fn load_hosts(
+/// Rows beside those of clients, each with the client that it is of; `found` in the order of their IDs. Those of clients that a release
+/// before forgot are cleared.
+async fn load_beside<R: Send>(
     db: &Database,
     guard: &(Bytes, Bytes),
     found: &mut [RestoredClient],
+    page: impl for<'a> Fn(&'a Transaction, Option<u64>) -> BoxFuture<'a, Result<Vec<R>, FsError>> + Sync,
+    of: impl Fn(&R) -> u64,
+    put: impl Fn(&mut ClientRow, &R),
+    clear: fn(&mut Transaction, u64),
 ) -> Result<(), FsError> {
-    let mut after = None;
+    let (mut after, page) = (None, &page);
     loop {
-        let page = db
-            .run_read(RunLimits::default(), |txn| {
-                Box::pin(async move { client_hosts(&txn, after, PAGE).await })
-            })
-            .await?;
-        let more = page.len() == PAGE;
-        after = page.last().map(|row| row.client);
+        let rows =
+            db.run_read(RunLimits::default(), |txn| Box::pin(async move { page(&txn, after).await })).await?;
+        after = rows.last().map(&of);
         let mut stray = Vec::new();
-        for ClientHost { client, host } in page {
-            let at = found.binary_search_by_key(&client, |known| known.row.id.0);
+        for row in &rows {
+            let at = found.binary_search_by_key(&of(row), |known| known.row.id.0);
             match at.ok().and_then(|at| found.get_mut(at)) {
-                Some(known) => known.row.host = Some(host),
-                // A release before forgot it.
-                None => stray.push(client),
+                Some(known) => put(&mut known.row, row),
+                None => stray.push(of(row)),
             }
         }
-        forget(db, guard, &stray, clear_client_host).await?;
-        if !more {
-            return Ok(());
-        }
-    }
-}
-
-/// How clients are protected, `found` in the order of their IDs.
-async fn load_guards(
-    db: &Database,
-    guard: &(Bytes, Bytes),
-    found: &mut [RestoredClient],
-) -> Result<(), FsError> {
-    let mut after = None;
-    loop {
-        let page = db
-            .run_read(RunLimits::default(), |txn| {
-                Box::pin(async move { client_guards(&txn, after, PAGE).await })
-            })
-            .await?;
-        let more = page.len() == PAGE;
-        after = page.last().map(|row| row.client);
-        let mut stray = Vec::new();
-        for ClientGuard { client, enforced, allowed } in page {
-            let at = found.binary_search_by_key(&client, |known| known.row.id.0);
-            match at.ok().and_then(|at| found.get_mut(at)) {
-                Some(known) => {
-                    let (enforced, allowed) = (Operations(enforced), Operations(allowed));
-                    known.row.protection = Some(Protection { enforced, allowed });
-                }
-                // A release before forgot it.
-                None => stray.push(client),
-            }
-        }
-        forget(db, guard, &stray, clear_client_guard).await?;
-        if !more {
+        forget(db, guard, &stray, clear).await?;
+        if rows.len() < PAGE {
             return Ok(());
         }
     }

@@ -319,3 +319,24 @@ async fn users_for_whom_there_is_no_room_are_in_their_groups_and_put_out_nobody(
     world.of(1_000_000).await.unwrap();
     assert_eq!(world.asked(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_not_told_of_is_waited_for_once_and_not_by_each_call() {
+    let world = World::that_takes(None);
+    let host = world.groups.inner.as_ref().unwrap();
+    let patience = Duration::from_secs(3);
+    let learns = async |users: std::ops::Range<u32>| {
+        let began = world.env.clock.now();
+        host.learn(&world.env, HERE, users.map(Uid), patience).await;
+        world.env.clock.now() - began
+    };
+    world.let_go.add_permits(1);
+    assert_eq!(learns(7..8).await, Duration::ZERO);
+    assert_eq!(learns(20..23).await, patience, "all of them together");
+    assert_eq!(learns(20..23).await, Duration::ZERO, "each is still asked for");
+    // Of whom something was said that can be used.
+    world.later(FRESH).await;
+    assert_eq!(learns(7..8).await, LAG);
+    assert_eq!(learns(7..8).await, Duration::ZERO);
+    assert!(host.last(world.env.clock.now(), &Uid(7)).is_some());
+}

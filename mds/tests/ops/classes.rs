@@ -207,16 +207,22 @@ fn where_a_class_is_full_there_is_no_space_though_others_have_some() {
     });
 }
 
+/// A second data server, the only one of its class, with data of a file of its.
+async fn archived(world: &mut World) -> (Arc<DataServer>, Client, nfs_fh4, stateid4) {
+    let archive = world.add_data_server("ds2").await;
+    class(world, 2, "archive").await.unwrap();
+    let client = world.client("a").await;
+    client.mkdir("", "cold").await;
+    policy(world, "/cold", "small,class=archive").await.unwrap();
+    let (fh, open) = opened(&client.ok(making("/cold", "f")).await);
+    client.ok(vec![putfh(&fh), setattr(open, &size(5000))]).await;
+    (archive, client, fh, open)
+}
+
 #[test]
 fn how_many_of_its_class_take_new_files_is_in_the_log_when_a_file_that_is_emptied_finds_no_place() {
     simulate(11, ONCE, async |mut world: World| {
-        let archive = world.add_data_server("ds2").await;
-        class(&world, 2, "archive").await.unwrap();
-        let client = world.client("a").await;
-        client.mkdir("", "cold").await;
-        policy(&world, "/cold", "small,class=archive").await.unwrap();
-        let (fh, open) = opened(&client.ok(making("/cold", "f")).await);
-        client.ok(vec![putfh(&fh), setattr(open, &size(5000))]).await;
+        let (archive, client, fh, open) = archived(&mut world).await;
         let (log, _logged) = Log::of_this_thread();
         archive.set_health(ctl_health::HEALTH_FULL);
         world.sleep(Duration::from_secs(5)).await;
@@ -234,13 +240,7 @@ fn how_many_of_its_class_take_new_files_is_in_the_log_when_a_file_that_is_emptie
 #[test]
 fn what_lost_the_last_data_server_of_its_class_finds_a_place_when_it_is_emptied() {
     simulate(10, ONCE, async |mut world: World| {
-        world.add_data_server("ds2").await;
-        class(&world, 2, "archive").await.unwrap();
-        let client = world.client("a").await;
-        client.mkdir("", "cold").await;
-        policy(&world, "/cold", "small,class=archive").await.unwrap();
-        let (fh, open) = opened(&client.ok(making("/cold", "f")).await);
-        client.ok(vec![putfh(&fh), setattr(open, &size(5000))]).await;
+        let (_, client, fh, open) = archived(&mut world).await;
         assert_eq!(homes(&world, "/cold/f").await, ids(&[2]));
         world.net.partition("mds", "ds2");
         world.sleep(Duration::from_secs(40)).await;

@@ -74,6 +74,27 @@ async fn takes_tickets(world: &World) -> Client {
     world.client("b").await
 }
 
+/// Of krb5, krb5i and krb5p.
+const PRIVACY: [bool; 3] = [false, false, true];
+
+fn only(flavours: [bool; 3]) -> ctl_sec_rule {
+    tickets(ctl_rule { sys: false, none: false, ..rule("any") }, flavours)
+}
+
+/// A file in an export that takes only these, open by a user of the client, which calls as that user from then on.
+async fn alice_opens(
+    world: &World,
+    client: &mut Client,
+    flavours: [bool; 3],
+    service: Service,
+) -> (nfs_fh4, stateid4) {
+    takes_tickets(world).await.mkdir("/", "d").await;
+    put(world, ctl_export_action::EXPORT_ADD, "/d", only(flavours)).await;
+    client.raw = alice(client.raw.clone(), service);
+    let open = open_create("f", b"owner", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0);
+    opened(&client.ok([walk("/d"), vec![open, getfh()]].concat()).await)
+}
+
 async fn outside(raw: &Raw, op: nfs_argop4) -> nfsstat4 {
     raw.compound(vec![op]).await.status
 }
@@ -219,14 +240,8 @@ fn what_was_done_is_told_over_a_connection_that_is_not_bound() {
 fn a_machine_gives_back_what_its_users_have_where_its_flavour_is_not_good() {
     with_kerberos(5, async |world: World| {
         let mut client = protected(&world).await;
-        takes_tickets(&world).await.mkdir("/", "d").await;
-        let closed = ctl_rule { sys: false, none: false, ..rule("any") };
-        put(&world, ctl_export_action::EXPORT_ADD, "/d", tickets(closed, [false, false, true])).await;
         let as_machine = client.raw.clone();
-        client.raw = alice(as_machine.clone(), Service::Privacy);
-        let opens =
-            [walk("/d"), vec![open_create("f", b"owner", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0)]];
-        let (fh, open) = opened(&client.ok([opens.concat(), vec![getfh()]].concat()).await);
+        let (fh, open) = alice_opens(&world, &mut client, PRIVACY, Service::Privacy).await;
         let write =
             nfs_argop4::OP_WRITE(WRITE4args { data: "x".into(), stateid: open, ..WRITE4args::default() });
 
@@ -269,18 +284,11 @@ fn a_machine_gives_nothing_back_in_clear_where_an_export_wants_tls() {
     let config = Config { kerberos: true, protection: Protection::Tls, ..at_data_servers() };
     simulate_with(10, config, async |world: World| {
         let mut client = protected(&world).await;
-        takes_tickets(&world).await.mkdir("/", "d").await;
-        let closed = ctl_rule { sys: false, none: false, ..rule("any") };
-        let sec = tickets(closed, [false, false, true]);
-        put(&world, ctl_export_action::EXPORT_ADD, "/d", sec.clone()).await;
         let as_machine = client.raw.clone();
-        client.raw = alice(as_machine.clone(), Service::Privacy);
-        let opens =
-            [walk("/d"), vec![open_create("f", b"owner", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0)]];
-        let (fh, open) = opened(&client.ok([opens.concat(), vec![getfh()]].concat()).await);
+        let (fh, open) = alice_opens(&world, &mut client, PRIVACY, Service::Privacy).await;
         client.raw = as_machine;
         let closes = vec![putfh(&fh), getattr(&[FATTR4_SIZE]), close(open)];
-        let wants = |wants| [ctl_tls_rule { sec: sec.clone(), wants }];
+        let wants = |wants| [ctl_tls_rule { sec: only(PRIVACY), wants }];
         set(&world, "/d", &wants(ctl_protection::PROTECTION_TLS)).await;
         assert_eq!(client.status(closes.clone()).await, nfsstat4::NFS4ERR_WRONGSEC);
         set(&world, "/d", &wants(ctl_protection::PROTECTION_NONE)).await;
@@ -293,14 +301,8 @@ fn a_machine_gives_nothing_back_in_clear_where_an_export_wants_tls() {
 fn a_machine_returns_its_users_layouts() {
     with_kerberos(6, async |world: World| {
         let mut client = protected(&world).await;
-        takes_tickets(&world).await.mkdir("/", "d").await;
-        let closed = ctl_rule { sys: false, none: false, ..rule("any") };
-        put(&world, ctl_export_action::EXPORT_ADD, "/d", tickets(closed, [true, false, false])).await;
         let as_machine = client.raw.clone();
-        client.raw = alice(as_machine.clone(), Service::None);
-        let opens =
-            [walk("/d"), vec![open_create("f", b"owner", BOTH | OPEN4_SHARE_ACCESS_WANT_NO_DELEG, 0)]];
-        let (fh, open) = opened(&client.ok([opens.concat(), vec![getfh()]].concat()).await);
+        let (fh, open) = alice_opens(&world, &mut client, [true, false, false], Service::None).await;
         let layout = layout_recall::get(&client, &fh, open).await;
         client.raw = as_machine;
         let gives = layoutreturn(layout, layoutiomode4::LAYOUTIOMODE4_ANY);
