@@ -295,9 +295,10 @@ fn owners(given: Option<&str>, realm: Option<&str>, tell: cli::TellNames) -> Res
 fn tell_exports(mds: &Mds, options: &cli::Mds, protection: Protection) {
     let exports = mds.exports();
     for export in exports.iter().filter(|export| export.wants > protection) {
-        let needed = match export.wants {
-            Protection::Mutual => "--tls-clients",
-            _ => "--tls-certificate and --tls-key",
+        let needed = match (protection, export.wants) {
+            (Protection::None, Protection::Mutual) => "--tls-certificate, --tls-key and --tls-clients",
+            (Protection::None, _) => "--tls-certificate and --tls-key",
+            _ => "--tls-clients",
         };
         tracing::error!(
             path = export.path,

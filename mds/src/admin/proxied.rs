@@ -39,8 +39,9 @@ impl Admin {
             Reason::Off => "layouts are switched off in the metadata server's configuration".to_owned(),
             Reason::Sealed => "it asks for krb5i or krb5p on a connection in clear, and data servers know no Kerberos: mount with xprtsec=tls, too, or with sec=krb5".to_owned(),
             Reason::InClear(_) => format!(
-                "the export wants TLS, and {server} cannot ask clients for that: give it --tls-certificate and --tls-key, for mtls --tls-clients, too; or upgrade it"
+                "the export wants TLS, or a ticket that seals does, and {server} cannot ask clients for that: give it --tls-certificate and --tls-key, for mtls --tls-clients, too; or upgrade it"
             ),
+            Reason::ClientInClear => "the export wants TLS, or a ticket that seals does, and a kernel before 6.18 speaks in clear with data servers, whatever it mounts with: a newer one reaches them".to_owned(),
             Reason::ReadOnlyExport => "the export is read-only for this client".to_owned(),
             Reason::OtherExport => {
                 "the client has the file open through another export: it gets layouts through that one".to_owned()

@@ -12,7 +12,7 @@ use sluice_xdr::control::*;
 use super::Admin;
 use super::exports::standing;
 use crate::files::{FileEntry, file_id};
-use crate::layout::grant::{self, Ask};
+use crate::layout::grant::{self, Ask, Way};
 use crate::layout::heal::lost;
 use crate::layout::placement::for_maker;
 use crate::layout::with_mirrors;
@@ -134,8 +134,9 @@ impl Admin {
         let stripes = info.supports_stripes();
         let is_file = subject.inode.file().is_some();
         let verdict = |write| {
-            let (file, wants) = (subject.inode.key.fileid, rule.map_or(Protection::None, |rule| rule.wants));
-            let ask = Ask { client: info.id, file, offset: 0, write, stripes, wants };
+            let wants = rule.map_or(Protection::None, |rule| rule.wants);
+            let (file, way) = (subject.inode.key.fileid, Way { wants, in_clear: info.is_in_clear() });
+            let ask = Ask { client: info.id, file, offset: 0, write, stripes, way };
             let refused = match rule {
                 Some(rule) if write && rule.read_only => Some(crate::layout::reason::Reason::ReadOnlyExport),
                 _ if !is_file => None,

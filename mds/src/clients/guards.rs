@@ -1,7 +1,6 @@
 //! SP4_MACH_CRED: what of a client its own machine alone may do, and what that may do in place of its users (ADR 0044).
 //! RFC 8881 §2.10.8.3, §18.35.
 
-use sluice_rpc::Service;
 use sluice_state::ClientId;
 use sluice_state::client::{Caller, ClientInfo, Guard, Operations, Protection};
 use sluice_xdr::nfs4::{bitmap4, nfs_opnum4, nfsstat4, state_protect_ops4, state_protect4_r};
@@ -51,11 +50,7 @@ pub(crate) fn told(protection: Option<Protection>) -> state_protect4_r {
 impl Context {
     /// Who calls, and whether nobody can have changed the call.
     pub(crate) fn caller(&self) -> Caller {
-        let sealed = match &self.wire_credential {
-            sluice_rpc::Credential::Gss(caller) => caller.service > Service::None,
-            _ => false,
-        };
-        Caller { principal: self.principal(), sealed }
+        Caller { principal: self.principal(), sealed: self.is_sealed() }
     }
 
     /// Whether the caller may do this to a client that is perhaps protected.

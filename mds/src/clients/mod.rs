@@ -59,6 +59,8 @@ pub(crate) struct SessionEntry {
     pub(crate) guard: Option<Box<Guard>>,
     /// The client understands striped layouts.
     pub(crate) stripes: bool,
+    /// The client speaks in clear with data servers.
+    pub(crate) in_clear: bool,
     /// The client asks for the layout of a file when it opens it for writing.
     pub(crate) wants_layouts: AtomicBool,
     /// It asked for a layout of any kind.
@@ -179,6 +181,7 @@ impl ClientTable {
             made_from: made_from.map(|host| host.to_canonical()),
             guard: guards::of(client),
             stripes: client.is_some_and(ClientInfo::supports_stripes),
+            in_clear: client.is_some_and(ClientInfo::is_in_clear),
             wants_layouts: AtomicBool::new(false),
             asks_layouts: AtomicBool::new(false),
             calls: AtomicU64::new(0),

@@ -23,6 +23,7 @@ use crate::clients::SessionRef;
 use crate::error::state_status;
 use crate::exports::{Origin, Place, Standing, Table, protection, table};
 use crate::files::{FileEntry, Moment, file_id};
+use crate::layout::grant::Way;
 use crate::server::Mds;
 
 /// One COMPOUND under way.
@@ -229,10 +230,13 @@ impl Context {
             && self.standing.is_some_and(|standing| standing.verdict.is_ok_and(|rule| rule.read_only))
     }
 
-    /// What the export of the current filehandle wants of this client's connections, to data servers, too.
-    pub(crate) fn wants(&self) -> Protection {
+    /// How data of the current file would go between this client and data servers: as the export wants it of all connections, and
+    /// under TLS at least where the caller has what he says protected, and is under TLS here.
+    pub(crate) fn way(&self) -> Way {
         let rule = self.standing.and_then(|standing| standing.verdict.ok());
-        rule.filter(|_| self.current.is_some()).map_or(Protection::None, |rule| rule.wants)
+        let wants = rule.filter(|_| self.current.is_some()).map_or(Protection::None, |rule| rule.wants);
+        let wants = if self.is_sealed() { wants.max(Protection::Tls) } else { wants };
+        Way { wants, in_clear: self.session.as_ref().is_some_and(|session| session.entry.in_clear) }
     }
 
     /// The current filehandle is of a directory that only leads to exports; its key.
@@ -499,8 +503,13 @@ impl Context {
     /// Whether the caller has what he says protected by Kerberos, on a connection that is not. What goes to data servers goes as this
     /// connection does (Linux speaks TLS with them if it does so here), and no ticket protects it.
     pub(crate) fn is_sealed_in_clear(&self) -> bool {
+        self.is_sealed() && self.connection.encrypted().is_none()
+    }
+
+    /// Whether the caller has what he says protected by Kerberos.
+    pub(crate) fn is_sealed(&self) -> bool {
         let sluice_rpc::Credential::Gss(caller) = &self.wire_credential else { return false };
-        caller.service > sluice_rpc::Service::None && self.connection.encrypted().is_none()
+        caller.service > sluice_rpc::Service::None
     }
 
     /// Who asks the namespace, and when.

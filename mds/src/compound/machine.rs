@@ -9,6 +9,16 @@ use sluice_xdr::{Decode, Reader};
 use super::Context;
 use super::table::{Flags, Row};
 
+/// Those for which a file has to be named.
+const GIVING_BACK: Operations = Operations::of(&[
+    nfs_opnum4::OP_CLOSE.0,
+    nfs_opnum4::OP_COMMIT.0,
+    nfs_opnum4::OP_DELEGRETURN.0,
+    nfs_opnum4::OP_LAYOUTRETURN.0,
+    nfs_opnum4::OP_LOCKU.0,
+    nfs_opnum4::OP_OPEN_DOWNGRADE.0,
+]);
+
 impl Context {
     /// Whether an operation runs though the caller's flavour is not good there. `reader` stands before it or right behind it, with
     /// `left` operations from there on.
@@ -22,9 +32,12 @@ impl Context {
             return true;
         }
         let around = row.flags.has(Flags::PUTS) || row.op == nfs_opnum4::OP_GETATTR;
+        if !around {
+            return false;
+        }
         // Once it has begun, to the end: some ask for attributes behind what they give back.
-        self.excused |= around && is_ahead(reader, left, allowed);
-        around && self.excused
+        self.excused = self.excused || is_ahead(reader, left, allowed.and(GIVING_BACK));
+        self.excused
     }
 }
 

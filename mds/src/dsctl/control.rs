@@ -54,6 +54,8 @@ enum Admission {
     Duplicate,
     /// It cannot tell our handles from those that are over.
     FarAhead,
+    /// It does not say what connections of its clients can be protected by.
+    Unasked,
     /// It has not made all fences durable that it must know before it serves. Why, for itself and for people.
     Unfenced(&'static str),
 }
@@ -229,6 +231,9 @@ impl Control {
                 ctl_status::CTL_ERR_INVAL,
                 "it knows of far newer metadata than these: were they loaded from a very old dump?",
             ),
+            Ok(Admission::Unasked) => {
+                refuse(ctl_status::CTL_ERR_AGAIN, "it does not say how its clients can be protected")
+            }
             Ok(Admission::Unfenced(why)) => refuse(ctl_status::CTL_ERR_AGAIN, why),
             Err(error) => {
                 tracing::error!(%error, "cannot register a data server");
@@ -284,7 +289,9 @@ impl Control {
         if store.view().process.is_some_and(|before| before != process) {
             super::epochs::restarted(&self.mds).await?;
         }
-        let protection = super::orders::protection(connection).await;
+        let Some(protection) = super::orders::protection(connection).await else {
+            return Ok(Admission::Unasked);
+        };
         let now = self.mds.now();
         store.update(|view| {
             view.protection = protection;

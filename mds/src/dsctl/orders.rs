@@ -81,10 +81,18 @@ pub(crate) async fn machine(store: &StoreHandle) -> Option<ctl_machine> {
     call(store, DS_MACHINE, &(), PING).await
 }
 
-/// The most that it can want of clients' connections. Nothing where it is of a release that does not know the question.
-pub(super) async fn protection(connection: &Connection) -> Protection {
-    let told = call_over::<_, ctl_protection>(connection, DS_PROTECTION, &(), PING).await;
-    told.ok().and_then(protection::from_wire).unwrap_or_default()
+/// The most that it can want of clients' connections. Nothing where it is of a release that does not know the question; `None`: it
+/// has not answered.
+pub(super) async fn protection(connection: &Connection) -> Option<Protection> {
+    match call_over::<_, ctl_protection>(connection, DS_PROTECTION, &(), PATIENCE).await {
+        // One of a later release may have more, which goes beyond these.
+        Ok(told) => Some(protection::from_wire(told).unwrap_or(Protection::Mutual)),
+        Err(error @ (CallError::Closed | CallError::Timeout(_))) => {
+            tracing::debug!(%error, "a data server does not say what its clients can have");
+            None
+        }
+        Err(_) => Some(Protection::None),
+    }
 }
 
 /// Data files that it has, behind `after`; or in words why it does not say.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sluice_env::Wall;
-use sluice_namespace::stable_storage::{self, ClientName, Export, Rule};
+use sluice_namespace::stable_storage::{self, ClientName, Export, Protection, Rule};
 use sluice_namespace::{FileHandle, FsError, InodeKey, Name, Sequence, lease_block};
 use sluice_state::ClientId;
 use sluice_state::effect::Effect;
@@ -59,7 +59,12 @@ impl fmt::Display for Change {
 fn tell<C: fmt::Display>(rule: &Rule<C>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let access = if rule.read_only { "read-only" } else { "read-write" };
     let squash = format!("{:?}", rule.squash).to_lowercase();
-    write!(f, " {} ({access}, squash {squash})", rule.clients)
+    write!(f, " {} ({access}, squash {squash}", rule.clients)?;
+    match rule.wants {
+        Protection::None => f.write_str(")"),
+        Protection::Tls => f.write_str(", under TLS)"),
+        Protection::Mutual => f.write_str(", under TLS with a certificate)"),
+    }
 }
 
 /// Why it is not done.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sluice_namespace::stable_storage::Protection;
-use sluice_namespace::{DataFile, FileId, Inode, Layout, StoreId};
+use sluice_namespace::{DataFile, FileId, Inode, Layout};
 use sluice_state::ClientId;
 use sluice_xdr::Capability;
 
@@ -24,8 +24,16 @@ pub(crate) struct Ask {
     pub(crate) write: bool,
     /// The client takes striped layouts.
     pub(crate) stripes: bool,
-    /// Of the client's connections to data servers.
+    pub(crate) way: Way,
+}
+
+/// How data would go between a client and data servers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    /// Of its connections to them.
     pub(crate) wants: Protection,
+    /// It speaks in clear with them all the same.
+    pub(crate) in_clear: bool,
 }
 
 /// One layout of flexible files.
@@ -78,8 +86,8 @@ pub(crate) fn explain(mds: &Mds, inode: &Inode, ask: &Ask) -> Result<(), Reason>
     if ask.write && mds.heals.is_busy(ask.file) {
         return Err(Reason::Healing);
     }
-    if let Some(store) = all_in_clear(mds, ask.wants) {
-        return Err(Reason::InClear(store));
+    if let Some(reason) = barred(mds, ask.way) {
+        return Err(reason);
     }
     let Some(layout) = inode.layout() else {
         // Placed when it is first asked for.
@@ -109,11 +117,10 @@ fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Resul
         return Err(Reason::HandlesRefused);
     }
     let used = || segment.data_files().filter(|file| !file.stale);
-    if ask.wants != Protection::None
-        && let Some(file) = used().find(|file| serves(mds, file) && !protects(mds, file, ask.wants))
-    {
-        return Err(Reason::InClear(file.store));
-    }
+    let in_clear = || {
+        let file = used().find(|file| serves(mds, file) && !protects(mds, file, ask.way.wants));
+        file.map(|file| Reason::InClear(file.store))
+    };
     let failed = || {
         let failed = |subject| mds.reports.finding(now, ask.client, subject).failed;
         used().map(|file| file.store).find_map(|store| {
@@ -123,7 +130,10 @@ fn choose(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Resul
     };
     if !ask.write {
         return readable(mds, layout, segment, ask)
-            .ok_or_else(|| failed().unwrap_or_else(|| away(mds, segment)));
+            .ok_or_else(|| in_clear().or_else(failed).unwrap_or_else(|| away(mds, segment)));
+    }
+    if let Some(reason) = in_clear() {
+        return Err(reason);
     }
     if mds.reports.finding(now, ask.client, Subject::Length(ask.file)).failed {
         return Err(Reason::TooLong);
@@ -162,7 +172,8 @@ fn away(mds: &Mds, segment: &Segment<'_>) -> Reason {
 fn readable(mds: &Mds, layout: &Layout, segment: &Segment<'_>, ask: &Ask) -> Option<Mirrors> {
     let now = mds.now();
     let finding = |file: &DataFile| mds.reports.there(now, ask.client, file.store, ask.file);
-    let good = |file: &DataFile| !file.stale && serves(mds, file) && !finding(file).failed;
+    let usable = |file: &DataFile| !file.stale && serves(mds, file) && protects(mds, file, ask.way.wants);
+    let good = |file: &DataFile| usable(file) && !finding(file).failed;
     if layout.mirrors_dirty {
         // Mirrors that may differ are read in one way, the same for all, until they are equal again.
         let first = segment.mirrors(|file| !file.stale, 1)?;
@@ -176,20 +187,25 @@ fn serves(mds: &Mds, file: &DataFile) -> bool {
     mds.data_servers.get(file.store).is_some_and(|store| store.serves())
 }
 
-/// One of the data servers, if none that serves can hold what is wanted of connections.
-pub(crate) fn all_in_clear(mds: &Mds, wants: Protection) -> Option<StoreId> {
-    if wants == Protection::None {
+/// Why there would be no layout of any file, for what is wanted of connections: data servers would refuse what is in clear, but only
+/// when they have it; or there is none that would.
+pub(crate) fn barred(mds: &Mds, way: Way) -> Option<Reason> {
+    if way.wants == Protection::None {
         return None;
+    }
+    if way.in_clear {
+        return Some(Reason::ClientInClear);
     }
     let mut serving = mds.data_servers.all();
     serving.retain(|store| store.serves());
-    let holds = |store: &Arc<StoreHandle>| store.update(|view| view.protection) >= wants;
-    serving.first().filter(|_| !serving.iter().any(holds)).map(|store| store.id)
+    let holds = |store: &Arc<StoreHandle>| store.update(|view| view.protection) >= way.wants;
+    serving.first().filter(|_| !serving.iter().any(holds)).map(|store| Reason::InClear(store.id))
 }
 
 /// Whether a data server refuses who is not as protected as that.
 fn protects(mds: &Mds, file: &DataFile, wants: Protection) -> bool {
-    mds.data_servers.get(file.store).is_some_and(|store| store.update(|view| view.protection) >= wants)
+    let holds = |store: Arc<StoreHandle>| store.update(|view| view.protection) >= wants;
+    wants == Protection::None || mds.data_servers.get(file.store).is_some_and(holds)
 }
 
 fn writable(mds: &Mds, file: &DataFile) -> bool {
@@ -200,7 +216,7 @@ fn name(mds: &Mds, layout: &Layout, file: &DataFile, ask: &Ask) -> Option<Named>
     let store = mds.data_servers.get(file.store)?;
     let capability = Capability {
         // Any data file may end before its file does: a size is set without it.
-        rights: rights(ask.write, file.materialised, true).or(wanted(ask.wants)),
+        rights: rights(ask.write, file.materialised, true).or(wanted(ask.way.wants)),
         store: file.store.0,
         data_file: layout.id.0,
         slot: file.slot,

@@ -18,8 +18,10 @@ pub(crate) enum Reason {
     ReadOnlyExport,
     /// Its calls are sealed (krb5i, krb5p) on a connection in clear: what it would write to data servers and read there would not be.
     Sealed,
-    /// The export wants TLS, and a data server that is needed cannot ask for it, or not for a certificate.
+    /// The export or the ticket wants TLS, and a data server that is needed cannot ask for it, or not for a certificate.
     InClear(StoreId),
+    /// The same, and this client speaks in clear with data servers.
+    ClientInClear,
     /// The client has the file open through another export.
     OtherExport,
     /// Another mount of the same host has the layout, and one of the two writes.
@@ -85,6 +87,7 @@ impl Reason {
             Self::ReadOnlyExport => "read-only-export",
             Self::Sealed => "sealed",
             Self::InClear(_) => "data-server-in-clear",
+            Self::ClientInClear => "client-in-clear",
             Self::OtherExport => "other-export",
             Self::OtherMount => "other-mount",
             Self::Away(_) => "data-server-away",

@@ -43,7 +43,7 @@ pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResul
     let stripes = cx.session.as_ref().is_some_and(|session| session.entry.stripes);
     let write = iomode == IoMode::ReadWrite;
     let file = cx.current()?.inode.fileid;
-    let ask = Ask { client, file, offset: args.loga_offset, write, stripes, wants: cx.wants() };
+    let ask = Ask { client, file, offset: args.loga_offset, write, stripes, way: cx.way() };
     if let Some(session) = &cx.session {
         session.entry.asked(write);
     }
@@ -56,10 +56,6 @@ pub(crate) async fn layoutget(cx: &mut Context, args: LAYOUTGET4args) -> OpResul
     }
     if cx.is_sealed_in_clear() {
         return Err(refused(cx, &ask, Reason::Sealed));
-    }
-    // Before it is given data files that it would get no layout of.
-    if let Some(store) = grant::all_in_clear(&cx.server, ask.wants) {
-        return Err(refused(cx, &ask, Reason::InClear(store)));
     }
     let (granted, stateid, return_on_close) =
         granted(cx, &args, &ask, stateid).await.map_err(with_its_arm)?;
@@ -142,6 +138,10 @@ async fn granted(
     if opening && ask.write && inode.record.mode & SET_ID != 0 {
         // Whoever has only just opened it may never write.
         return Err(refused(cx, ask, Reason::SetId));
+    }
+    // Before it is given data files that there would be no layout of.
+    if let Some(reason) = grant::barred(&cx.server, ask.way) {
+        return Err(refused(cx, ask, reason));
     }
     if cx.server.is_uncut(ask.file) {
         return Err(uncut(cx, ask, &inode));

@@ -93,10 +93,10 @@ pub(crate) fn begin(cx: &mut Context, args: &SEQUENCE4args, count: u32, sizes: S
     let step = session.sequence(cx.server.now(), connection, &wanted);
     let persistent = session.is_persistent();
     // A retry may be answered without that.
-    let bound = known || session.is_bound(connection);
+    let newly = !known && session.is_bound(connection);
     let resume = matches!(step, Ok(Sequenced::Resume(_)));
     drop(session);
-    if !known && bound && step.is_ok() {
+    if newly {
         cx.server.watch_connection(&cx.connection, &entry);
     }
     match step {
@@ -153,16 +153,18 @@ const SEQUENCE_SIZE: usize = 36;
 fn fingerprint(cx: &Context, count: u32, rest: &Bytes) -> u64 {
     let operations = rest.get(SEQUENCE_SIZE..).unwrap_or_default();
     // As the client names itself: what an export makes of it may have changed when it comes again.
-    let caller = match &cx.wire_credential {
-        sluice_rpc::Credential::Sys(sys) => sys.uid,
-        // Principals are no numbers, and different ones may be no user here.
+    let (flavour, caller) = match &cx.wire_credential {
+        sluice_rpc::Credential::Sys(sys) => (0, sys.uid),
+        // Principals are no numbers, and different ones may be no user here. Nor is it said with another protection again: nobody else
+        // can say the same in another flavour, whatever number he calls himself.
         sluice_rpc::Credential::Gss(caller) => {
             let name = xxh3_64(caller.principal.as_bytes());
-            u32::try_from(name >> 32).unwrap_or_default()
+            let [high, low] = [name >> 32, name & u64::from(u32::MAX)].map(|half| half as u32);
+            (1 << 31 | low << 4 | (caller.service as u32 + 1) << 2, high)
         }
-        _ => NOBODY,
+        _ => (0, NOBODY),
     };
-    hash([cx.minor, caller, count], operations)
+    hash([cx.minor | flavour, caller, count], operations)
 }
 
 fn hash([minor, caller, count]: [u32; 3], operations: &[u8]) -> u64 {

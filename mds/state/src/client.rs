@@ -237,6 +237,12 @@ impl ClientInfo {
         let kernel = self.implementation.as_ref().and_then(ImplementationId::kernel);
         kernel.is_some_and(|k| k.supports_stripes(self.minor_version))
     }
+
+    /// Speaks in clear with data servers: a known kernel that does; of others they find out.
+    #[must_use]
+    pub fn is_in_clear(&self) -> bool {
+        self.implementation.as_ref().and_then(ImplementationId::kernel).is_some_and(|k| k.is_in_clear())
+    }
 }
 
 /// The client table of one incarnation of the metadata server.

@@ -265,15 +265,15 @@ impl Session {
             return Err(Error::ReqTooBig);
         }
         let begin = self.slots.check(args.slot, args.seqid, args.highest_slot, args.fingerprint);
-        let bound = self.is_bound(connection);
-        // §2.10.3.1. What was done is told its own caller all the same: on a new connection Linux asks again before it binds that,
-        // and takes this error for "nothing was done, and the slot is free".
-        if !bound && self.client.must_bind() && !is_retry(&begin) {
+        let binds = !self.client.must_bind() || self.is_bound(connection);
+        // §2.10.3.1. What was done is told its own caller all the same, and what a restart interrupted is carried to its end: on a new
+        // connection Linux asks again before it binds that, and takes this error for "nothing was done, and the slot is free".
+        if !binds && !is_retry(&begin) {
             return Err(Error::ConnNotBoundToSession);
         }
         let begin = begin?;
         // The lease is renewed by a SEQUENCE that succeeds, hence not before the slot was judged.
-        let used = if bound || !self.client.must_bind() {
+        let used = if binds {
             self.bind_implicitly(connection)
         } else {
             self.gauge.set(self.bindings.len().max(self.slots.busy() as usize + 1))
@@ -555,7 +555,8 @@ impl Session {
     }
 }
 
-/// Whether a request has been here before, word for word and from the same caller.
+/// Whether a request has been here before, word for word and from the same caller; or one with its number still is, and nothing is told
+/// until that is done.
 fn is_retry(begin: &Result<Begin, Error>) -> bool {
     match begin {
         Ok(begin) => !matches!(begin, Begin::New),

@@ -82,6 +82,8 @@ struct State {
     slow: Duration,
     /// What clients can have there; `None`: it is of a release that does not know the question.
     protection: Option<ctl_protection>,
+    /// So often it does not answer that.
+    unsaid: usize,
 }
 
 impl State {
@@ -216,6 +218,11 @@ impl DataServer {
     /// What clients can have there, from its next registration on.
     pub fn set_protection(&self, protection: ctl_protection) {
         self.state.lock().protection = Some(protection);
+    }
+
+    /// So often it does not answer that question.
+    pub fn set_unsaid(&self, unsaid: usize) {
+        self.state.lock().unsaid = unsaid;
     }
 
     /// Registers as a process that was started again.
@@ -397,6 +404,10 @@ impl DataServer {
                     Tells::Unknown => Reply::ProcUnavail,
                     Tells::Never => Reply::Drop,
                 }
+            }
+            DS_PROTECTION if state.unsaid > 0 => {
+                state.unsaid -= 1;
+                Reply::Drop
             }
             DS_PROTECTION => match state.protection {
                 Some(protection) => success(&protection),

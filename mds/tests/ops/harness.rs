@@ -128,19 +128,7 @@ impl World {
 
     /// One that takes no stripes.
     pub async fn old_client(&self, host: &str) -> Client {
-        let raw = self.connect(host).await;
-        let mut exchange = exchange_id(host.as_bytes(), [1; 8], 0);
-        if let nfs_argop4::OP_EXCHANGE_ID(args) = &mut exchange {
-            args.eia_client_impl_id[0].nii_name = "Linux 6.1.0 #1 SMP x86_64".into();
-        }
-        let nfs_resop4::OP_EXCHANGE_ID(EXCHANGE_ID4res::NFS4_OK(known)) = raw.one(exchange).await else {
-            panic!()
-        };
-        let made = raw.create_session(known.eir_clientid, known.eir_sequenceid).await;
-        let CREATE_SESSION4res::NFS4_OK(made) = made else { panic!() };
-        let client = Client::new(raw, known.eir_clientid, made.csr_sessionid);
-        client.ok(vec![reclaim_complete(false)]).await;
-        client
+        self.connect(host).await.session_of(host.as_bytes(), "Linux 6.1.0 #1 SMP x86_64").await
     }
 
     /// As [`World::client`], before RECLAIM_COMPLETE.
@@ -304,6 +292,22 @@ impl Raw {
             nfs_resop4::OP_CREATE_SESSION(result) => result,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// A client of this kernel, ready to work.
+    pub async fn session_of(&self, owner: &[u8], kernel: &'static str) -> Client {
+        let mut exchange = exchange_id(owner, [1; 8], 0);
+        if let nfs_argop4::OP_EXCHANGE_ID(args) = &mut exchange {
+            args.eia_client_impl_id[0].nii_name = kernel.into();
+        }
+        let nfs_resop4::OP_EXCHANGE_ID(EXCHANGE_ID4res::NFS4_OK(known)) = self.one(exchange).await else {
+            panic!()
+        };
+        let made = self.create_session(known.eir_clientid, known.eir_sequenceid).await;
+        let CREATE_SESSION4res::NFS4_OK(made) = made else { panic!() };
+        let client = Client::new(self.clone(), known.eir_clientid, made.csr_sessionid);
+        client.ok(vec![reclaim_complete(false)]).await;
+        client
     }
 
     /// A client with one session over this connection.

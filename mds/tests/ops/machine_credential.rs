@@ -7,6 +7,7 @@ use sluice_namespace::stable_storage::{ClientGuard, clear_client_guard, client_g
 use sluice_rpc::Service;
 use sluice_xdr::control::*;
 use sluice_xdr::nfs4::*;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::admin::{ask, evict};
 use crate::exports::rule;
@@ -225,9 +226,17 @@ fn what_was_done_is_told_over_a_connection_that_is_not_bound() {
             // Of flags it hears as of now.
             let again = raw.compound(make(&name, seqid)).await;
             assert_eq!(again.resarray[1..], made.resarray[1..], "{restarts}");
-            // Not to another.
-            let thief = alice(raw.clone(), Service::Privacy);
-            assert_eq!(thief.compound(make(&name, seqid)).await.status, NOT_BOUND);
+            // Not to another, nor to who says so without integrity, or calls himself by a number that comes of the name.
+            let number =
+                |shift| u32::try_from(xxh3_64(HOST.as_bytes()) >> shift & u64::from(u32::MAX)).unwrap();
+            for thief in [
+                alice(raw.clone(), Service::Privacy),
+                raw.clone().with_ticket(HOST, Service::None, None),
+                raw.clone().with_user(number(0), 0, &[]),
+                raw.clone().with_user(number(32), 0, &[]),
+            ] {
+                assert_eq!(thief.compound(make(&name, seqid)).await.status, NOT_BOUND);
+            }
             assert_eq!(raw.compound(make("more", seqid + 1)).await.status, NOT_BOUND);
             assert_eq!(outside(&raw, bind(client.session, BOTH_WAYS)).await, nfsstat4::NFS4_OK);
         }
@@ -263,6 +272,7 @@ fn a_machine_gives_back_what_its_users_have_where_its_flavour_is_not_good() {
         let read = nfs_argop4::OP_READ(READ4args { stateid: open, offset: 0, count: 10 });
         let refused = [
             vec![putfh(&fh), look.clone()],
+            vec![putfh(&fh), look.clone(), test_stateid(&[open])],
             vec![putfh(&fh), write.clone()],
             vec![putfh(&fh), write, close(open)],
             vec![putfh(&fh), read, close(open)],

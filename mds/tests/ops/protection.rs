@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType};
 use sluice_mds::{Config, Protection};
+use sluice_namespace::LayoutPolicy;
 use sluice_rpc::tls::{Files, TlsClient};
-use sluice_rpc::{Client as Dialler, Demand, Tls};
+use sluice_rpc::{Client as Dialler, Demand, Service, Tls};
 use sluice_xdr::control::*;
 use sluice_xdr::flexfiles::ff_layout4;
 use sluice_xdr::nfs4::*;
@@ -54,6 +55,14 @@ impl Office {
 
     /// A client of that host: under TLS, with a certificate of its own or without.
     async fn client(&self, world: &World, host: &str, certified: bool) -> Client {
+        let raw = self.connected(world, host, certified).await;
+        let owner = bytes::Bytes::from(format!("{host} under TLS"));
+        let client = raw.session(&owner, [1; 8], 1).await;
+        client.ok(vec![reclaim_complete(false)]).await;
+        client
+    }
+
+    async fn connected(&self, world: &World, host: &str, certified: bool) -> Raw {
         let own = certified.then(|| self.signs(world, host));
         let own: Option<(&Path, &Path)> = own.as_ref().map(|[pem, key]| (pem.as_path(), key.as_path()));
         let tls = TlsClient::trusting(&self.authority(), own).unwrap();
@@ -61,11 +70,7 @@ impl Office {
         let program = std::sync::Arc::clone(&raw.callbacks) as std::sync::Arc<dyn sluice_rpc::Program>;
         let dialler = Dialler::new(world.env.clone(), world.net.host(host)).with_programs(vec![program]);
         let connection = dialler.with_tls(tls, (NFS4_PROGRAM, 4)).dial(world.addr).await.unwrap();
-        let raw = Raw { connection, ..raw };
-        let owner = bytes::Bytes::from(format!("{host} under TLS"));
-        let client = raw.session(&owner, [1; 8], 1).await;
-        client.ok(vec![reclaim_complete(false)]).await;
-        client
+        Raw { connection, ..raw }
     }
 }
 
@@ -242,6 +247,107 @@ fn its_layouts_are_good_under_tls_alone() {
     }
 }
 
+/// The layout that it is asked for.
+async fn gives_back(world: &World, client: &Client, fh: &nfs_fh4) {
+    let recall = until(&world.env, || client.callbacks().layout_recalls().pop()).await;
+    let layoutrecall4::LAYOUTRECALL4_FILE(file) = recall.clora_recall else { panic!() };
+    client.ok(vec![putfh(fh), layoutreturn(file.lor_stateid, RW)]).await;
+}
+
+async fn reasons(world: &World, client: &Client, path: &str) -> [Vec<bytes::Bytes>; 2] {
+    let args = ADMIN_WHY_args { path: path.to_owned().into(), client: client.id };
+    let ADMIN_WHY_res::CTL_OK(why) = ask(world, ADMIN_WHY, &args).await else { panic!() };
+    let codes = |reasons: &[ctl_reason]| reasons.iter().map(|reason| reason.code.clone()).collect();
+    [codes(&why.clients[0].read), codes(&why.clients[0].write)]
+}
+
+/// It would write in clear before a data server refuses that.
+#[test]
+fn a_kernel_that_speaks_in_clear_with_data_servers_is_given_no_layout() {
+    offered(14, Some(MUTUAL), async |world: World, office: Office| {
+        let raw = office.connected(&world, "old", false).await;
+        let client = raw.session_of(b"old", "Linux 6.12.0 #1 SMP x86_64").await;
+        for (wanted, name) in [(NONE, "a"), (TLS, "b")] {
+            client.mkdir("/", name).await;
+            add(&world, &format!("/{name}"), &[wants(wanted, rule("any"))]).await;
+            let (fh, open) = open_at(&client, &format!("/{name}"), "f").await;
+            let got = handles_want(&client, &fh, open).await;
+            let codes = reasons(&world, &client, &format!("/{name}/f")).await;
+            if wanted == NONE {
+                assert_eq!((got, codes), (Ok(vec![0]), [vec![], vec![]]));
+            } else {
+                let code = vec![bytes::Bytes::from("client-in-clear")];
+                assert_eq!((got, codes), (Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE), [code.clone(), code]));
+            }
+        }
+    });
+}
+
+/// Whatever the export says, in clear on no way.
+#[test]
+fn who_asks_for_privacy_under_tls_has_handles_that_want_tls() {
+    let config = Config { kerberos: true, ..at_data_servers() };
+    for (seed, at_data_server, expected) in
+        [(16, TLS, Ok(vec![1])), (17, NONE, Err(nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE))]
+    {
+        offered_with(seed, config.clone(), Some(at_data_server), async |world: World, office: Office| {
+            let mut client = office.client(&world, "a", false).await;
+            let taken = crate::tickets::tickets(rule("any"), [true; 3]);
+            crate::tickets::put(&world, ctl_export_action::EXPORT_SET, "/", taken).await;
+            for (service, expected) in [
+                (Service::None, Ok(vec![0])),
+                (Service::Integrity, expected.clone()),
+                (Service::Privacy, expected.clone()),
+            ] {
+                client.raw = client.raw.clone().with_ticket("alice@TEST", service, Some(0));
+                let (fh, open) = open_at(&client, "/", &format!("{service:?}")).await;
+                assert_eq!(handles_want(&client, &fh, open).await, expected, "{service:?}");
+            }
+        });
+    }
+}
+
+/// To read, those that can ask for TLS are enough.
+#[test]
+fn a_mirror_in_clear_is_not_read_and_not_in_the_way_of_the_others() {
+    let policy = LayoutPolicy { mirrors: 2, ..at_data_servers().policy };
+    offered_with(18, Config { policy, ..at_data_servers() }, Some(TLS), async |mut world: World, office| {
+        world.add_data_server("ds2").await;
+        let client = office.client(&world, "a", false).await;
+        client.mkdir("/", "d").await;
+        add(&world, "/d", &[wants(NONE, rule("any"))]).await;
+        let (fh, open) = open_at(&client, "/d", "f").await;
+        assert_eq!(handles_want(&client, &fh, open).await, Ok(vec![0, 0]));
+        assert_eq!(set(&world, "/d", &[wants(TLS, rule("any"))]).await, 1);
+        gives_back(&world, &client, &fh).await;
+        let unavailable = nfsstat4::NFS4ERR_LAYOUTUNAVAILABLE;
+        assert_eq!(handles_want(&client, &fh, open).await, Err(unavailable));
+        let results = client.ok(vec![putfh(&fh), layoutget(open, layoutiomode4::LAYOUTIOMODE4_READ)]).await;
+        let Some(nfs_resop4::OP_LAYOUTGET(LAYOUTGET4res::NFS4_OK(ok))) = results.last() else { panic!() };
+        let body: ff_layout4 = sluice_xdr::from_bytes(ok.logr_layout[0].lo_content.loc_body.clone()).unwrap();
+        let servers: Vec<_> = body.ffl_mirrors.iter().flat_map(|mirror| &mirror.ffm_data_servers).collect();
+        assert_eq!(servers.len(), 1);
+        assert_eq!(servers[0].ffds_fh_vers[0].0[22], 1);
+        let in_clear = vec![bytes::Bytes::from("data-server-in-clear")];
+        assert_eq!(reasons(&world, &client, "/d/f").await, [vec![], in_clear]);
+    });
+}
+
+/// It is asked again, and not taken for one that can ask for nothing.
+#[test]
+fn a_data_server_that_does_not_say_what_its_clients_can_have_comes_again() {
+    offered(19, Some(TLS), async |mut world: World, office: Office| {
+        let client = office.client(&world, "a", false).await;
+        client.mkdir("/", "d").await;
+        add(&world, "/d", &[wants(TLS, rule("any"))]).await;
+        let (fh, open) = open_at(&client, "/d", "f").await;
+        world.data_server().set_unsaid(1);
+        let env = world.env.clone();
+        world.data_server().restart(&env).await;
+        assert_eq!(handles_want(&client, &fh, open).await, Ok(vec![1]));
+    });
+}
+
 /// What is small stays in the metadata where there would be no layout all the same.
 #[test]
 fn nothing_is_placed_in_vain() {
@@ -261,6 +367,17 @@ fn nothing_is_placed_in_vain() {
             assert_eq!(handles_want(&client, &fh, open).await.is_ok(), wanted == NONE);
             assert_eq!(placed(name).await, wanted == NONE);
         }
+        // Nor where its client is one that asks for layouts as it opens files, of a directory whose files become large.
+        let large = size(1 << 20);
+        for n in 0..20 {
+            let (fh, open) = open_at(&client, "/b", &format!("large{n}")).await;
+            let _refused = handles_want(&client, &fh, open).await;
+            client.ok(vec![putfh(&fh), setattr(open, &large), close(open)]).await;
+        }
+        client.ok([walk("/b"), vec![open_create("again", b"o", BOTH, 0)]].concat()).await;
+        let args = ADMIN_WHY_args { path: "/b/again".into(), client: client.id };
+        let ADMIN_WHY_res::CTL_OK(why) = ask(&world, ADMIN_WHY, &args).await else { panic!() };
+        assert!(why.components.is_empty(), "{:?}", why.components);
     });
 }
 
@@ -273,10 +390,7 @@ fn what_is_wanted_from_now_on_is_taken_back_from_who_has_it_without() {
         let (fh, open) = open_at(&client, "/d", "f").await;
         assert_eq!(handles_want(&client, &fh, open).await, Ok(vec![0]));
         assert_eq!(set(&world, "/d", &[wants(TLS, rule("any"))]).await, 1, "handles that are good in clear");
-        until(&world.env, || client.callbacks().layout_recalls().pop()).await;
-        let layouts = client.callbacks().layout_recalls();
-        let layoutrecall4::LAYOUTRECALL4_FILE(file) = layouts[0].clora_recall.clone() else { panic!() };
-        client.ok(vec![putfh(&fh), layoutreturn(file.lor_stateid, RW)]).await;
+        gives_back(&world, &client, &fh).await;
         assert_eq!(handles_want(&client, &fh, open).await, Ok(vec![1]));
         // What wants less takes nothing back.
         assert_eq!(set(&world, "/d", &[wants(NONE, rule("any"))]).await, 0);

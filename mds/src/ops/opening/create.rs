@@ -19,6 +19,7 @@ use crate::attr::set::Wanted;
 use crate::clients::SessionRef;
 use crate::compound::{Context, OpError};
 use crate::dsctl::Placing;
+use crate::layout::grant;
 use crate::layout::habits::Birth;
 use crate::layout::{self, Placed};
 use crate::quota::room;
@@ -113,7 +114,11 @@ pub(in crate::ops) async fn create(
 /// be durable is then part of the transaction that makes the file.
 fn asks(cx: &Context, access: Access) -> bool {
     let wants = |session: &SessionRef| session.entry.wants_layouts.load(Ordering::Relaxed);
-    access.writes() && cx.server.config.layouts && cx.session.as_ref().is_some_and(wants)
+    access.writes()
+        && cx.server.config.layouts
+        && cx.session.as_ref().is_some_and(wants)
+        && !cx.is_sealed_in_clear()
+        && grant::barred(&cx.server, cx.way()).is_none()
 }
 
 async fn plan(cx: &Context, how: &createhow4) -> Result<Plan, OpError> {

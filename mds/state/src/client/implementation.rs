@@ -65,6 +65,15 @@ impl KernelRelease {
     pub fn supports_stripes(&self, minor_version: u32) -> bool {
         minor_version >= 2 && (self.major, self.minor) >= (6, 18)
     }
+
+    /// Speaks in clear with data servers, whatever its mount has with this one: Linux before 6.18.
+    ///
+    /// Again the number decides: what it writes would be in clear before a data server refuses it, and a wrong guess only takes the
+    /// other way.
+    #[must_use]
+    pub fn is_in_clear(&self) -> bool {
+        (self.major, self.minor) < (6, 18)
+    }
 }
 
 /// A leading decimal number and the rest.
@@ -82,6 +91,13 @@ mod tests {
         ImplementationId::new(b"kernel.org", name.as_bytes(), (0, 0))
             .kernel()
             .is_some_and(|k| k.supports_stripes(minor_version))
+    }
+
+    #[test]
+    fn kernels_that_speak_in_clear_with_data_servers_are_known() {
+        let clear = |name| KernelRelease::parse(name).unwrap().is_in_clear();
+        assert!(clear("Linux 6.17.9 #1 SMP x86_64") && clear("Linux 5.14.0-1.el9 #1"));
+        assert!(!clear("Linux 6.18.0 #1 SMP x86_64") && !clear("Linux 7.2.7 #1"));
     }
 
     #[test]
