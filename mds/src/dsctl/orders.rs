@@ -84,7 +84,7 @@ pub(crate) async fn machine(store: &StoreHandle) -> Option<ctl_machine> {
 /// The most that it can want of clients' connections. Nothing where it is of a release that does not know the question; `None`: it
 /// has not answered.
 pub(super) async fn protection(connection: &Connection) -> Option<Protection> {
-    match call_over::<_, ctl_protection>(connection, DS_PROTECTION, &(), PATIENCE).await {
+    match call_over::<_, ctl_protection>(connection, DS_PROTECTION, &(), PING).await {
         // One of a later release may have more, which goes beyond these.
         Ok(told) => Some(protection::from_wire(told).unwrap_or(Protection::Mutual)),
         Err(error @ (CallError::Closed | CallError::Timeout(_))) => {

@@ -367,17 +367,24 @@ fn nothing_is_placed_in_vain() {
             assert_eq!(handles_want(&client, &fh, open).await.is_ok(), wanted == NONE);
             assert_eq!(placed(name).await, wanted == NONE);
         }
-        // Nor where its client is one that asks for layouts as it opens files, of a directory whose files become large.
-        let large = size(1 << 20);
-        for n in 0..20 {
-            let (fh, open) = open_at(&client, "/b", &format!("large{n}")).await;
-            let _refused = handles_want(&client, &fh, open).await;
-            client.ok(vec![putfh(&fh), setattr(open, &large), close(open)]).await;
+    });
+}
+
+/// Whose client asks for layouts as it opens files: they are placed as they are made, but not for one that it would not be given.
+#[test]
+fn what_is_made_is_not_placed_in_vain() {
+    offered(21, None, async |world: World, office: Office| {
+        let client = office.client(&world, "tls", false).await;
+        for (wanted, name) in [(NONE, "a"), (TLS, "b")] {
+            client.mkdir("/", name).await;
+            add(&world, &format!("/{name}"), &[wants(wanted, rule("any"))]).await;
+            let (fh, open) = open_at(&client, &format!("/{name}"), "f").await;
+            assert_eq!(handles_want(&client, &fh, open).await.is_ok(), wanted == NONE);
+            open_at(&client, &format!("/{name}"), "g").await;
+            let args = ADMIN_WHY_args { path: format!("/{name}/g").into(), client: client.id };
+            let ADMIN_WHY_res::CTL_OK(why) = ask(&world, ADMIN_WHY, &args).await else { panic!() };
+            assert_eq!(why.components.is_empty(), wanted == TLS);
         }
-        client.ok([walk("/b"), vec![open_create("again", b"o", BOTH, 0)]].concat()).await;
-        let args = ADMIN_WHY_args { path: "/b/again".into(), client: client.id };
-        let ADMIN_WHY_res::CTL_OK(why) = ask(&world, ADMIN_WHY, &args).await else { panic!() };
-        assert!(why.components.is_empty(), "{:?}", why.components);
     });
 }
 
