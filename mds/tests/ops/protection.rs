@@ -370,18 +370,21 @@ fn nothing_is_placed_in_vain() {
     });
 }
 
-/// Whose client asks for layouts as it opens files: they are placed as they are made, but not for one that it would not be given.
+/// In a directory whose files become large they are placed as they are made, but not for who would be given no layout of them.
 #[test]
 fn what_is_made_is_not_placed_in_vain() {
-    offered(21, None, async |world: World, office: Office| {
+    offered_with(21, Config::default(), None, async |world: World, office: Office| {
         let client = office.client(&world, "tls", false).await;
+        client.mkdir("/", "d").await;
+        add(&world, "/d", &[wants(NONE, rule("any"))]).await;
+        for n in 0..40 {
+            let (fh, open) = open_at(&client, "/d", &format!("f{n}")).await;
+            assert_eq!(handles_want(&client, &fh, open).await, Ok(vec![0]));
+        }
         for (wanted, name) in [(NONE, "a"), (TLS, "b")] {
-            client.mkdir("/", name).await;
-            add(&world, &format!("/{name}"), &[wants(wanted, rule("any"))]).await;
-            let (fh, open) = open_at(&client, &format!("/{name}"), "f").await;
-            assert_eq!(handles_want(&client, &fh, open).await.is_ok(), wanted == NONE);
-            open_at(&client, &format!("/{name}"), "g").await;
-            let args = ADMIN_WHY_args { path: format!("/{name}/g").into(), client: client.id };
+            set(&world, "/d", &[wants(wanted, rule("any"))]).await;
+            open_at(&client, "/d", name).await;
+            let args = ADMIN_WHY_args { path: format!("/d/{name}").into(), client: client.id };
             let ADMIN_WHY_res::CTL_OK(why) = ask(&world, ADMIN_WHY, &args).await else { panic!() };
             assert_eq!(why.components.is_empty(), wanted == TLS);
         }
