@@ -379,7 +379,8 @@ fn what_is_made_is_not_placed_in_vain() {
         add(&world, "/d", &[wants(NONE, rule("any"))]).await;
         for n in 0..40 {
             let (fh, open) = open_at(&client, "/d", &format!("f{n}")).await;
-            assert_eq!(handles_want(&client, &fh, open).await, Ok(vec![0]));
+            let current = stateid4 { seqid: 1, other: [0; 12] };
+            client.ok(vec![putfh(&fh), layoutget(open, RW), layoutcommit(current, (1 << 20) - 1)]).await;
         }
         for (wanted, name) in [(NONE, "a"), (TLS, "b")] {
             set(&world, "/d", &[wants(wanted, rule("any"))]).await;
